@@ -1,0 +1,6 @@
+//! Puts a Rust service into one of Kafka's ZooKeeper-run consumer groups, beside JVM members.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod group;

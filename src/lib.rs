@@ -2,5 +2,12 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod ack;
+pub mod clock;
 pub mod error;
+pub mod event;
 pub mod group;
+pub mod lease;
+pub mod listener;
+pub mod registry;
+pub mod stream;

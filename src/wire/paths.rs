@@ -225,6 +225,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_member_whose_name_would_change_a_path_is_refused() {
+        for bad in ["", ".", "..", "/", "a/b", "../x", "a\0", "a\n", "\u{85}"] {
+            assert!(id(&g(), &ConsumerId::new(bad)).is_err(), "{bad:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_accepted_name_changes_the_depth_of_a_path(

@@ -6,6 +6,9 @@ use crate::lease::Moment;
 pub trait LeaseClock: Send + Sync {
     /// Now.
     fn now(&self) -> Moment;
+
+    /// Milliseconds since the epoch by the wall clock, for texts only: no decision rests on it.
+    fn wall_ms(&self) -> u64;
 }
 
 /// The time since the host was booted, suspension included.
@@ -22,6 +25,11 @@ impl LeaseClock for BootClock {
         let time = rustix::time::clock_gettime(id);
         let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
 
@@ -54,6 +62,10 @@ impl LeaseClock for TokioClock {
     fn now(&self) -> Moment {
         // Zero would read as "before everything"; an hour in is plenty.
         Moment::from_nanos(3_600_000_000_000).plus(self.zero.elapsed())
+    }
+
+    fn wall_ms(&self) -> u64 {
+        1_450_000_000_000 + u64::try_from(self.zero.elapsed().as_millis()).unwrap_or(0)
     }
 }
 

@@ -63,6 +63,18 @@ impl Topic {
         )))
     }
 
+    /// Takes a name that stands in somebody else's data and is only computed with, so that it may hold characters Kafka
+    /// itself would refuse.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), but every character other than `/` and control characters is taken.
+    pub fn foreign(name: &str) -> Result<Self> {
+        if !name.is_empty() && name != "." && name != ".." && !name.chars().any(|c| c == '/' || c.is_control()) {
+            return Ok(Self(name.into()));
+        }
+        Self::new(name)
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

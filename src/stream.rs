@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::group::{Topic, TopicPartition};
 use crate::lease::{LeaseGuard, Moment};
 use crate::registry::Later;
+use crate::wire::Broker;
 
 /// After so many messages of one partition a stream turns to its next.
 const BURST: u32 = 500;
@@ -115,6 +116,18 @@ pub trait Reader: Send + Sync {
     /// Lets go of everything. Resolves when that is done, or cannot be done within the reader's own deadline.
     /// Messages that are still in somebody's hands stay readable.
     fn close(&self) -> Later<()>;
+}
+
+/// Makes a member's reader once it is known where the brokers are.
+pub trait ReaderSource: Send + Sync {
+    /// Whether the brokers must be found in ZooKeeper, since nobody named any.
+    fn needs_brokers(&self) -> bool;
+
+    /// Makes one for the brokers that are registered; they are ignored if others were named.
+    ///
+    /// # Errors
+    /// A setting that the client refuses, or a registration from which no address can be had.
+    fn open(&self, brokers: &[Broker]) -> Result<Arc<dyn Reader>, Error>;
 }
 
 // ---- what streams and the coordinator share ----
@@ -270,6 +283,10 @@ impl Ownership {
     /// The offset after the last message handed out, from which to read on after trouble.
     pub fn read_position(&self) -> Option<i64> {
         lock(&self.state).ledger.as_ref().map(Ledger::next)
+    }
+
+    pub fn is_fenced(&self) -> bool {
+        lock(&self.state).is_fenced
     }
 
     /// From now on nothing is handed out. Acknowledgements still count.
@@ -428,6 +445,9 @@ impl StreamCore {
 
     /// Adds a partition that was started; an earlier queue of it is dropped.
     pub fn add(&self, ownership: Arc<Ownership>, queue: Box<dyn Queue>) {
+        if ownership.is_fenced() {
+            return;
+        }
         let mut actives = lock(&self.actives);
         actives
             .list

@@ -50,7 +50,8 @@ pub struct Registration {
 /// regular expression is escaped exactly once, which every release reads right (L-26); not even 1.0.1 and later, which
 /// escape it twice themselves. An empty subscription is `"subscription":{}`, which JVM members read as static (L-28).
 ///
-/// A filter's pattern is [`Pattern::WhiteList`] or [`Pattern::BlackList`], and stream counts are written as they are: that they lie within 1 and [`MAX_STREAMS`] is for the settings to see to.
+/// A filter's pattern is [`Pattern::WhiteList`] or [`Pattern::BlackList`], and stream counts are written as they are:
+/// that they lie within 1 and [`MAX_STREAMS`] is for the settings to see to.
 pub fn encode_registration(subscription: &Subscription, timestamp_ms: u64) -> Vec<u8> {
     let (pattern, entries) = match subscription {
         Subscription::Topics(topics) => {

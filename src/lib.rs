@@ -4,3 +4,4 @@
 
 pub mod error;
 pub mod group;
+pub mod id;

@@ -2,6 +2,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod assign;
 pub mod error;
 pub mod group;
 pub mod id;

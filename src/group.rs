@@ -69,7 +69,11 @@ impl Topic {
     /// # Errors
     /// As [`new`](Self::new), but every character other than `/` and control characters is taken.
     pub fn foreign(name: &str) -> Result<Self> {
-        if !name.is_empty() && name != "." && name != ".." && !name.chars().any(|c| c == '/' || c.is_control()) {
+        if !name.is_empty()
+            && name != "."
+            && name != ".."
+            && !name.chars().any(|c| c == '/' || c.is_control())
+        {
             return Ok(Self(name.into()));
         }
         Self::new(name)

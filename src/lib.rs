@@ -3,12 +3,15 @@
 #![forbid(unsafe_code)]
 
 pub mod ack;
+pub mod assign;
 pub mod clock;
 pub mod error;
 pub mod event;
 pub mod group;
+pub mod id;
 pub mod lease;
 pub mod listener;
 pub mod registry;
+mod session;
 pub mod stream;
 pub mod wire;

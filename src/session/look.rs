@@ -15,10 +15,8 @@ use crate::error::printable;
 use crate::group::{ConsumerId, GroupView, Member, Subscription, Topic, TopicPartition};
 use crate::registry::{Fault, Fired, Later, Stat, Watch};
 use crate::session::{Session, Trouble, trouble};
-use crate::wire::{
-    Broker, broker, broker_ids, decode_broker, decode_owner, decode_registration, decode_topic, id, offset, owner, owners_topic,
-    partition, topic, topics,
-};
+use crate::wire::paths;
+use crate::wire::{Broker, decode_broker, decode_owner, decode_registration, decode_topic};
 
 /// What a watch is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +98,9 @@ impl Lookout {
 
     /// What has changed so far, without waiting.
     pub fn changed_already(&mut self) -> Result<BTreeSet<Watched>, Trouble> {
-        self.changed().now_or_never().unwrap_or_else(|| Ok(BTreeSet::new()))
+        self.changed()
+            .now_or_never()
+            .unwrap_or_else(|| Ok(BTreeSet::new()))
     }
 
     pub fn is_armed(&self, watched: &Watched) -> bool {
@@ -109,16 +109,21 @@ impl Lookout {
 
     fn arm(&mut self, watched: Watched, watch: Watch) {
         if self.armed.insert(watched.clone()) {
-            self.watches.push(Box::pin(async move { (watched, watch.await) }));
+            self.watches
+                .push(Box::pin(async move { (watched, watch.await) }));
         } else {
             // A second watch on the same thing would tell nothing new; it still must not be dropped before it fires.
-            self.watches.push(Box::pin(async move { (watched, watch.await) }));
+            self.watches
+                .push(Box::pin(async move { (watched, watch.await) }));
         }
     }
 
     /// Reads what is not known to be unchanged. `interest` names the topics to know about, given the members and, if one
     /// of them has a filter, all topics.
-    pub async fn look(&mut self, interest: &(dyn Fn(&GroupView) -> BTreeSet<Topic> + Sync)) -> Result<GroupView, Trouble> {
+    pub async fn look(
+        &mut self,
+        interest: &(dyn Fn(&GroupView) -> BTreeSet<Topic> + Sync),
+    ) -> Result<GroupView, Trouble> {
         self.look_at_members().await?;
         if self.has_filters() {
             self.look_at_all_topics().await?;
@@ -143,12 +148,18 @@ impl Lookout {
     }
 
     fn has_filters(&self) -> bool {
-        let is_filter = |member: &Member| matches!(member.subscription, Subscription::Filter { .. });
-        self.members.values().any(|member| member.as_ref().is_ok_and(is_filter))
+        let is_filter =
+            |member: &Member| matches!(member.subscription, Subscription::Filter { .. });
+        self.members
+            .values()
+            .any(|member| member.as_ref().is_ok_and(is_filter))
     }
 
     fn members_view(&self) -> GroupView {
-        let mut view = GroupView { topics: self.all_topics.clone(), ..GroupView::default() };
+        let mut view = GroupView {
+            topics: self.all_topics.clone(),
+            ..GroupView::default()
+        };
         for (consumer, member) in &self.members {
             match member {
                 Ok(member) => {
@@ -167,16 +178,18 @@ impl Lookout {
             self.list_members().await?;
         }
         let group = self.session.group().clone();
-        let mut paths = Vec::new();
+        let mut nodes = Vec::new();
         for consumer in &self.unread {
             // A name that would change the path cannot be a child's name.
-            if let Ok(path) = id(&group, consumer) {
-                paths.push((consumer.clone(), path));
+            if let Ok(path) = paths::id(&group, consumer) {
+                nodes.push((consumer.clone(), path));
             }
         }
-        let reads = paths.iter().map(|(_, path)| self.session.connection.data(path));
+        let reads = nodes
+            .iter()
+            .map(|(_, path)| self.session.connection.data(path));
         let answers = join_all(reads).await;
-        for ((consumer, path), answer) in paths.into_iter().zip(answers) {
+        for ((consumer, path), answer) in nodes.into_iter().zip(answers) {
             match answer {
                 Ok((data, stat)) => {
                     self.unread.remove(&consumer);
@@ -189,7 +202,8 @@ impl Lookout {
                 }
                 Err(Fault::NoAuth) => {
                     self.unread.remove(&consumer);
-                    self.members.insert(consumer, Err("we may not read it".to_owned()));
+                    self.members
+                        .insert(consumer, Err("we may not read it".to_owned()));
                 }
                 Err(fault) => return Err(trouble("reading", &path, fault)),
             }
@@ -209,14 +223,26 @@ impl Lookout {
         if !names.contains(self.session.me()) {
             return Err(Trouble::RegistrationGone);
         }
-        let gone: Vec<ConsumerId> = self.members.keys().filter(|known| !names.contains(*known)).cloned().collect();
+        let gone: Vec<ConsumerId> = self
+            .members
+            .keys()
+            .filter(|known| !names.contains(*known))
+            .cloned()
+            .collect();
         for consumer in &gone {
             self.members.remove(consumer);
         }
-        self.unread = names.iter().filter(|name| !self.members.contains_key(*name)).cloned().collect();
+        self.unread = names
+            .iter()
+            .filter(|name| !self.members.contains_key(*name))
+            .cloned()
+            .collect();
         // Every join and leave counts once. If the sum does not fit, somebody left and came back under the same name.
         let explained = i32::try_from(gone.len() + self.unread.len()).unwrap_or(i32::MAX);
-        if self.members_version.is_some_and(|before| stat.cversion.wrapping_sub(before) != explained) {
+        if self
+            .members_version
+            .is_some_and(|before| stat.cversion.wrapping_sub(before) != explained)
+        {
             self.unread = names;
         }
         self.members_version = Some(stat.cversion);
@@ -227,12 +253,15 @@ impl Lookout {
         if self.is_armed(&Watched::Topics) {
             return Ok(());
         }
-        let path = topics();
+        let path = paths::topics();
         match self.session.connection.children_and_watch(path).await {
             Ok((names, _, watch)) => {
                 self.arm(Watched::Topics, watch);
                 // A name that is no topic name cannot be a topic.
-                self.all_topics = names.iter().filter_map(|name| Topic::new(name).ok()).collect();
+                self.all_topics = names
+                    .iter()
+                    .filter_map(|name| Topic::new(name).ok())
+                    .collect();
                 Ok(())
             }
             Err(Fault::NoNode) => self.await_creation(Watched::Topics, path).await,
@@ -248,16 +277,25 @@ impl Lookout {
                 Ok(())
             }
             Ok((Some(_), watch)) => {
-                self.watches.push(Box::pin(async move { (watched, watch.await) }));
-                Err(Trouble::Transient(format!("{path} was created while we looked at it")))
+                self.watches
+                    .push(Box::pin(async move { (watched, watch.await) }));
+                Err(Trouble::Transient(format!(
+                    "{path} was created while we looked at it"
+                )))
             }
             Err(fault) => Err(trouble("looking for", path, fault)),
         }
     }
 
     async fn look_at_topics(&mut self, wanted: &BTreeSet<Topic>) -> Result<(), Trouble> {
-        let stale: Vec<Topic> = wanted.iter().filter(|t| !self.is_armed(&Watched::Topic((*t).clone()))).cloned().collect();
-        let reads = stale.iter().map(|name| self.session.connection.data_and_watch(&topic(name)));
+        let stale: Vec<Topic> = wanted
+            .iter()
+            .filter(|t| !self.is_armed(&Watched::Topic((*t).clone())))
+            .cloned()
+            .collect();
+        let reads = stale
+            .iter()
+            .map(|name| self.session.connection.data_and_watch(&paths::topic(name)));
         let answers = join_all(reads).await;
         for (name, answer) in stale.into_iter().zip(answers) {
             match answer {
@@ -267,12 +305,14 @@ impl Lookout {
                 }
                 Err(Fault::NoNode) => {
                     self.topics.insert(name.clone(), TopicSeen::Missing);
-                    self.await_creation(Watched::Topic(name.clone()), &topic(&name)).await?;
+                    self.await_creation(Watched::Topic(name.clone()), &paths::topic(&name))
+                        .await?;
                 }
                 Err(Fault::NoAuth) => {
-                    self.topics.insert(name, TopicSeen::Unreadable("we may not read it".to_owned()));
+                    self.topics
+                        .insert(name, TopicSeen::Unreadable("we may not read it".to_owned()));
                 }
-                Err(fault) => return Err(trouble("reading", &topic(&name), fault)),
+                Err(fault) => return Err(trouble("reading", &paths::topic(&name), fault)),
             }
         }
         Ok(())
@@ -296,13 +336,18 @@ impl Lookout {
         if self.is_armed(&Watched::Brokers) {
             return Ok(self.brokers.clone());
         }
-        let path = broker_ids();
+        let path = paths::broker_ids();
         match self.session.connection.children_and_watch(path).await {
             Ok((names, _, watch)) => {
-                let paths: Vec<String> = names.iter().filter_map(|name| name.parse().ok()).map(broker).collect();
-                let answers = join_all(paths.iter().map(|path| self.session.connection.data(path))).await;
+                let nodes: Vec<String> = names
+                    .iter()
+                    .filter_map(|name| name.parse().ok())
+                    .map(paths::broker)
+                    .collect();
+                let answers =
+                    join_all(nodes.iter().map(|path| self.session.connection.data(path))).await;
                 let mut brokers = Vec::new();
-                for (path, answer) in paths.iter().zip(answers) {
+                for (path, answer) in nodes.iter().zip(answers) {
                     match answer {
                         Ok((data, _)) => brokers.extend(decode_broker(&data)),
                         // It vanished between the list and the read (r038), or is not for us to see.
@@ -323,14 +368,25 @@ impl Lookout {
     }
 
     /// Which partitions of a topic have an owner node.
-    pub async fn owned(&self, topics: &BTreeSet<Topic>) -> Result<BTreeSet<TopicPartition>, Trouble> {
-        let paths: Vec<String> = topics.iter().map(|topic| owners_topic(self.session.group(), topic)).collect();
-        let answers = join_all(paths.iter().map(|path| self.session.connection.children(path))).await;
+    pub async fn owned(
+        &self,
+        topics: &BTreeSet<Topic>,
+    ) -> Result<BTreeSet<TopicPartition>, Trouble> {
+        let nodes: Vec<String> = topics
+            .iter()
+            .map(|topic| paths::owners_topic(self.session.group(), topic))
+            .collect();
+        let answers = join_all(
+            nodes
+                .iter()
+                .map(|path| self.session.connection.children(path)),
+        )
+        .await;
         let mut owned = BTreeSet::new();
-        for ((topic, path), answer) in topics.iter().zip(&paths).zip(answers) {
+        for ((topic, path), answer) in topics.iter().zip(&nodes).zip(answers) {
             match answer {
                 Ok((names, _)) => {
-                    let ids = names.iter().filter_map(|name| partition(name));
+                    let ids = names.iter().filter_map(|name| paths::partition(name));
                     owned.extend(ids.map(|id| TopicPartition::new(topic.clone(), id)));
                 }
                 Err(Fault::NoNode) => {}
@@ -345,14 +401,28 @@ impl Lookout {
         &mut self,
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<BTreeMap<TopicPartition, Option<OwnerNode>>, Trouble> {
-        let paths: Vec<String> = partitions.iter().map(|at| owner(self.session.group(), at)).collect();
-        let answers = join_all(paths.iter().map(|path| self.session.connection.data_and_watch(path))).await;
+        let nodes: Vec<String> = partitions
+            .iter()
+            .map(|at| paths::owner(self.session.group(), at))
+            .collect();
+        let answers = join_all(
+            nodes
+                .iter()
+                .map(|path| self.session.connection.data_and_watch(path)),
+        )
+        .await;
         let mut found = BTreeMap::new();
-        for ((at, path), answer) in partitions.iter().zip(&paths).zip(answers) {
+        for ((at, path), answer) in partitions.iter().zip(&nodes).zip(answers) {
             match answer {
                 Ok((data, stat, watch)) => {
                     self.arm(Watched::Owner(at.clone()), watch);
-                    found.insert(at.clone(), Some(OwnerNode { text: decode_owner(&data), stat }));
+                    found.insert(
+                        at.clone(),
+                        Some(OwnerNode {
+                            text: decode_owner(&data),
+                            stat,
+                        }),
+                    );
                 }
                 Err(Fault::NoNode) => {
                     found.insert(at.clone(), None);
@@ -369,7 +439,7 @@ impl Lookout {
         if self.is_armed(&watched) {
             return Ok(());
         }
-        let path = offset(self.session.group(), at);
+        let path = paths::offset(self.session.group(), at);
         match self.session.connection.stat_and_watch(&path).await {
             Ok((_, watch)) => {
                 self.arm(watched, watch);
@@ -382,7 +452,7 @@ impl Lookout {
     /// Whether a member's registration is at version 0 at this moment, as a JVM's is. A cached look may have caught one
     /// of ours between its making and its stamp.
     pub async fn is_jvm(&self, consumer: &ConsumerId) -> bool {
-        let Ok(path) = id(self.session.group(), consumer) else {
+        let Ok(path) = paths::id(self.session.group(), consumer) else {
             return false;
         };
         matches!(self.session.connection.stat(&path).await, Ok(Some(stat)) if stat.version == 0)
@@ -391,14 +461,20 @@ impl Lookout {
 
 fn read_member(data: &[u8], stat: &Stat) -> Result<Member, String> {
     match decode_registration(data) {
-        Ok(subscription) => Ok(Member { subscription, is_ours: stat.version > 0 }),
+        Ok(subscription) => Ok(Member {
+            subscription,
+            is_ours: stat.version > 0,
+        }),
         Err(error) => Err(printable(&error.to_string())),
     }
 }
 
 fn read_topic(data: &[u8], stat: &Stat) -> TopicSeen {
     match decode_topic(data) {
-        Ok(ids) => TopicSeen::Partitions { ids, created: stat.czxid },
+        Ok(ids) => TopicSeen::Partitions {
+            ids,
+            created: stat.czxid,
+        },
         Err(error) => TopicSeen::Unreadable(printable(&error.to_string())),
     }
 }

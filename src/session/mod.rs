@@ -19,7 +19,8 @@ use crate::error::{Error, ErrorKind};
 use crate::group::{ConsumerId, GroupName, Subscription, Topic};
 use crate::lease::{LeaseGuard, Terms};
 use crate::registry::{Connection, Dialect, Fault, MultiFault, Op, Registry, Reply, Stat, Watch};
-use crate::wire::{encode_registration, id, ids, parents};
+use crate::wire::encode_registration;
+use crate::wire::paths;
 
 pub(crate) use self::claim::{Claim, Claimed, Want};
 pub(crate) use self::commit::{Commit, Committed, Parting, Released};
@@ -81,7 +82,10 @@ pub(crate) struct Applicant {
 pub(crate) enum Registering {
     Done,
     /// Another session holds our id; the watch fires when that changes.
-    Held { session: i64, watch: Watch },
+    Held {
+        session: i64,
+        watch: Watch,
+    },
 }
 
 pub(crate) struct Session {
@@ -95,13 +99,28 @@ pub(crate) struct Session {
 
 impl Session {
     /// Opens a session; nothing is written yet.
-    pub async fn open(registry: &dyn Registry, dialect: Dialect, who: Applicant) -> Result<Self, Error> {
+    pub async fn open(
+        registry: &dyn Registry,
+        dialect: Dialect,
+        who: Applicant,
+    ) -> Result<Self, Error> {
         let connection = registry.open(dialect).await?;
         let terms = Terms::new(connection.session_timeout());
-        let lease = if who.is_blind { LeaseGuard::blind(terms) } else { LeaseGuard::new(terms) };
-        let path = id(&who.group, &who.me)?;
+        let lease = if who.is_blind {
+            LeaseGuard::blind(terms)
+        } else {
+            LeaseGuard::new(terms)
+        };
+        let path = paths::id(&who.group, &who.me)?;
         let version = AtomicI32::new(-1);
-        Ok(Self { connection, dialect, who, lease: Arc::new(lease), path, version })
+        Ok(Self {
+            connection,
+            dialect,
+            who,
+            lease: Arc::new(lease),
+            path,
+            version,
+        })
     }
 
     pub fn id(&self) -> i64 {
@@ -164,7 +183,10 @@ impl Session {
     }
 
     fn registration(&self) -> Vec<u8> {
-        encode_registration(&Subscription::Topics(self.who.subscription.clone()), self.who.clock.wall_ms())
+        encode_registration(
+            &Subscription::Topics(self.who.subscription.clone()),
+            self.who.clock.wall_ms(),
+        )
     }
 
     async fn create_registration(&self) -> Result<i32, Fault> {
@@ -172,10 +194,21 @@ impl Session {
         match self.dialect {
             Dialect::V3_5 => {
                 let ops = vec![
-                    Op::Create { path: path.clone(), data: data.clone(), ephemeral: true },
-                    Op::Set { path, data, version: Some(0) },
+                    Op::Create {
+                        path: path.clone(),
+                        data: data.clone(),
+                        ephemeral: true,
+                    },
+                    Op::Set {
+                        path,
+                        data,
+                        version: Some(0),
+                    },
                 ];
-                self.connection.multi(ops).await.map_err(|multi| multi.fault)?;
+                self.connection
+                    .multi(ops)
+                    .await
+                    .map_err(|multi| multi.fault)?;
             }
             Dialect::V3_4 => {
                 self.connection.create(&path, &data, true).await?;
@@ -203,9 +236,10 @@ impl Session {
             };
         }
         match self.connection.stat_and_watch(&self.path).await {
-            Ok((Some(stat), watch)) if !self.is_mine(&stat) => {
-                Ok(Some(Registering::Held { session: stat.ephemeral_owner, watch }))
-            }
+            Ok((Some(stat), watch)) if !self.is_mine(&stat) => Ok(Some(Registering::Held {
+                session: stat.ephemeral_owner,
+                watch,
+            })),
             Ok(_) => Ok(None),
             Err(fault) => Err(trouble("reading", &self.path, fault)),
         }
@@ -213,7 +247,11 @@ impl Session {
 
     /// Takes the registration as it stands, stamped: one that was made and not stamped yet is stamped now.
     async fn adopt(&self, version: i32) -> Result<(), Trouble> {
-        let stat = match self.connection.set(&self.path, &self.registration(), Some(version)).await {
+        let stat = match self
+            .connection
+            .set(&self.path, &self.registration(), Some(version))
+            .await
+        {
             Ok(stat) => stat,
             Err(fault) => return Err(trouble("stamping", &self.path, fault)),
         };
@@ -223,7 +261,10 @@ impl Session {
 
     /// The first step of every transaction of ours: our registration still stands.
     fn check_registration(&self) -> Op {
-        Op::Check { path: self.path.clone(), version: Some(self.version.load(Ordering::SeqCst)) }
+        Op::Check {
+            path: self.path.clone(),
+            version: Some(self.version.load(Ordering::SeqCst)),
+        }
     }
 
     /// Our registration was refused by that check: finds out whether it is still ours (ruling 15 of the design).
@@ -247,12 +288,17 @@ impl Session {
             return Err(Trouble::RegistrationGone);
         }
         let wanted = Subscription::Topics(self.who.subscription.clone());
-        if crate::wire::decode_registration(&data).is_ok_and(|found| found == wanted) && stat.version > 0 {
+        if crate::wire::decode_registration(&data).is_ok_and(|found| found == wanted)
+            && stat.version > 0
+        {
             self.version.store(stat.version, Ordering::SeqCst);
             return Ok(None);
         }
         self.adopt(stat.version).await?;
-        Ok(Some(format!("{} did not hold our subscription and was written again", self.path)))
+        Ok(Some(format!(
+            "{} did not hold our subscription and was written again",
+            self.path
+        )))
     }
 
     // ---- proofs ----
@@ -265,8 +311,14 @@ impl Session {
                 self.lease.renew(sent);
                 Ok(())
             }
-            Err(MultiFault { fault: Fault::NoNode, .. }) => Err(Trouble::RegistrationGone),
-            Err(MultiFault { fault: Fault::BadVersion, .. }) => self.recheck_registration().await,
+            Err(MultiFault {
+                fault: Fault::NoNode,
+                ..
+            }) => Err(Trouble::RegistrationGone),
+            Err(MultiFault {
+                fault: Fault::BadVersion,
+                ..
+            }) => self.recheck_registration().await,
             Err(MultiFault { fault, .. }) => Err(trouble("probing", &self.path, fault)),
         }
     }
@@ -281,7 +333,10 @@ impl Session {
     /// Removes our registration; the owner nodes must be gone before (L-126).
     pub async fn unregister(&self) {
         let version = self.version.load(Ordering::SeqCst);
-        let _ = self.connection.delete(&self.path, (version >= 0).then_some(version)).await;
+        let _ = self
+            .connection
+            .delete(&self.path, (version >= 0).then_some(version))
+            .await;
     }
 
     /// Ends the session; what is left of ours in ZooKeeper goes with it.
@@ -294,7 +349,7 @@ impl Session {
 
     /// Makes the missing parents of a node, all of them lasting and empty (L-6).
     async fn ensure_parents(&self, path: &str) -> Result<(), Trouble> {
-        let parents = parents(path);
+        let parents = paths::parents(path);
         // One look saves the creates that an operator may have forbidden us (r155).
         if let Some(parent) = parents.last() {
             match self.connection.stat(parent).await {
@@ -303,17 +358,24 @@ impl Session {
                 Err(fault) => return Err(trouble("looking for", parent, fault)),
             }
         }
-        let creates: Vec<Reply<()>> = parents.iter().map(|parent| self.connection.create(parent, b"", false)).collect();
+        let creates: Vec<Reply<()>> = parents
+            .iter()
+            .map(|parent| self.connection.create(parent, b"", false))
+            .collect();
         let answers = join_all(creates).await;
         for (parent, answer) in parents.iter().zip(answers) {
             match answer {
                 Ok(()) | Err(Fault::NodeExists) => {}
-                Err(Fault::NoAuth) if *parent != *parents.last().expect("it is being iterated") => {}
+                Err(Fault::NoAuth) if *parent != *parents.last().expect("it is being iterated") => {
+                }
                 Err(Fault::NoAuth) => return Err(no_auth("create", parent)),
                 Err(Fault::NoNode) => {
                     return Err(Trouble::Fatal(Error::new(
                         ErrorKind::Connection,
-                        format!("cannot create {parent}: its parent is missing; does the chroot exist, and may we create {}?", parents[0]),
+                        format!(
+                            "cannot create {parent}: its parent is missing; does the chroot exist, and may we create {}?",
+                            parents[0]
+                        ),
                     )));
                 }
                 Err(fault) => return Err(trouble("creating", parent, fault)),
@@ -324,14 +386,16 @@ impl Session {
 
     /// Where the members are listed.
     fn ids_path(&self) -> String {
-        ids(&self.who.group)
+        paths::ids(&self.who.group)
     }
 }
 
 fn no_auth(right: &str, path: &str) -> Trouble {
     Trouble::Fatal(Error::new(
         ErrorKind::NoAuth,
-        format!("we may not {right} {path}: the access list of its parent must give this client the right to {right}"),
+        format!(
+            "we may not {right} {path}: the access list of its parent must give this client the right to {right}"
+        ),
     ))
 }
 
@@ -362,6 +426,14 @@ mod tests {
     #[test]
     fn a_large_transaction_is_split_and_a_single_large_step_is_not() {
         let split = runs(vec![100_000usize, 100_000, 100_000, 300_000, 1], |n| *n);
-        assert_eq!(split, [vec![100_000, 100_000], vec![100_000], vec![300_000], vec![1]]);
+        assert_eq!(
+            split,
+            [
+                vec![100_000, 100_000],
+                vec![100_000],
+                vec![300_000],
+                vec![1]
+            ]
+        );
     }
 }

@@ -2,5 +2,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod error;
+pub mod filter;
 pub mod group;

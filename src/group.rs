@@ -136,8 +136,17 @@ impl StreamId {
 
     /// The member whose stream this is.
     pub fn consumer(&self) -> ConsumerId {
+        ConsumerId::new(self.consumer_text())
+    }
+
+    /// Whether it is one of this member's streams.
+    pub fn is_of(&self, consumer: &ConsumerId) -> bool {
+        self.consumer_text() == consumer.as_str()
+    }
+
+    fn consumer_text(&self) -> &str {
         let digits = self.number.checked_ilog10().unwrap_or(0) as usize + 1;
-        ConsumerId::new(&self.text[..self.text.len() - digits - 1])
+        &self.text[..self.text.len() - digits - 1]
     }
 }
 

@@ -5,12 +5,15 @@
 pub mod ack;
 pub mod assign;
 pub mod clock;
+pub mod config;
 pub mod error;
 pub mod event;
+pub mod filter;
 pub mod group;
 pub mod id;
 pub mod lease;
 pub mod listener;
+pub mod rebalance;
 pub mod registry;
 mod session;
 pub mod stream;

@@ -6,6 +6,7 @@ pub mod ack;
 pub mod assign;
 pub mod clock;
 pub mod config;
+mod coordinator;
 pub mod error;
 pub mod event;
 pub mod filter;

@@ -49,10 +49,7 @@ pub fn plan(
         .iter()
         .filter(|(topic, _)| !frozen.contains(*topic))
     {
-        for (partition, stream) in partitions
-            .iter()
-            .filter(|(_, stream)| stream.is_of(me))
-        {
+        for (partition, stream) in partitions.iter().filter(|(_, stream)| stream.is_of(me)) {
             let partition = TopicPartition::new(topic.clone(), *partition);
             if held.get(&partition) != Some(stream) {
                 plan.claim.insert(partition, stream.clone());

@@ -184,6 +184,19 @@ impl Session {
         Ok(attempts)
     }
 
+    /// Reads one offset node again.
+    pub async fn read_offset(
+        &self,
+        partition: &TopicPartition,
+        topic_created: i64,
+    ) -> Result<Stored, Trouble> {
+        let path = paths::offset(self.group(), partition);
+        let answer = self.connection.data(&path).await;
+        let (stored, _) =
+            read_stored(answer, topic_created).map_err(|fault| trouble("reading", &path, fault))?;
+        Ok(stored)
+    }
+
     fn stamp_ops(&self, attempt: &Attempt) -> Vec<Op> {
         let stamp = Op::Set {
             path: paths::owner(self.group(), &attempt.want.partition),
@@ -286,8 +299,10 @@ impl Session {
         let ops = std::iter::once(self.check_registration())
             .chain(attempts.into_iter().flatten())
             .collect();
+        let sent = self.who.clock.now();
         let fault = match self.connection.multi(ops).await {
             Ok(stats) => {
+                self.lease.renew(sent);
                 let mut stamps = Vec::with_capacity(lengths.len());
                 let mut first = 1;
                 for length in lengths {

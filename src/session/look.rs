@@ -449,6 +449,26 @@ impl Lookout {
         }
     }
 
+    /// Lists the members without relying on the watch. If that shows a change that no watch told, says so, and the next
+    /// look reads everything again.
+    pub async fn audit(&mut self) -> Result<Option<String>, Trouble> {
+        let path = self.session.ids_path();
+        let (names, stat) = match self.session.connection.children(&path).await {
+            Ok(listed) => listed,
+            Err(Fault::NoNode) => return Err(Trouble::RegistrationGone),
+            Err(fault) => return Err(trouble("listing", &path, fault)),
+        };
+        let is_told = !self.is_armed(&Watched::Members)
+            || self.changed().now_or_never().transpose()?.is_some();
+        if is_told || self.members_version == Some(stat.cversion) {
+            return Ok(None);
+        }
+        self.unread = names.into_iter().map(ConsumerId::new).collect();
+        self.members.retain(|known, _| self.unread.contains(known));
+        self.members_version = Some(stat.cversion);
+        Ok(Some(format!("{path} had changed without a watch telling")))
+    }
+
     /// Whether a member's registration is at version 0 at this moment, as a JVM's is. A cached look may have caught one
     /// of ours between its making and its stamp.
     pub async fn is_jvm(&self, consumer: &ConsumerId) -> bool {

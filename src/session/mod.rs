@@ -22,7 +22,7 @@ use crate::registry::{Connection, Dialect, Fault, MultiFault, Op, Registry, Repl
 use crate::wire::encode_registration;
 use crate::wire::paths;
 
-pub(crate) use self::claim::{Claim, Claimed, Want};
+pub(crate) use self::claim::{Claim, Claimed, Found, Stored, Want, holder};
 pub(crate) use self::commit::{Commit, Committed, Parting, Released};
 pub(crate) use self::look::{Lookout, OwnerNode, Watched};
 
@@ -147,6 +147,11 @@ impl Session {
     /// Whether a node was made by this session or by an earlier one of ours.
     fn is_mine(&self, stat: &Stat) -> bool {
         stat.ephemeral_owner == self.id()
+    }
+
+    /// Whether an owner node may be replaced by us: it is of this session or of an earlier one of ours.
+    pub fn may_take_over(&self, stat: &Stat) -> bool {
+        self.is_mine(stat) || self.is_left_behind(stat)
     }
 
     fn is_left_behind(&self, stat: &Stat) -> bool {

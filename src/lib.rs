@@ -11,3 +11,4 @@ pub mod lease;
 pub mod listener;
 pub mod registry;
 pub mod stream;
+pub mod zk;

@@ -124,12 +124,10 @@ impl ZkConnection {
         let calls = Arc::clone(&self.calls);
         let patience = self.session_timeout;
         Box::pin(async move {
-            let Some(call) = calls.start(arms, request) else {
-                return Err(Trouble::Over);
-            };
+            let call = calls.start(arms, request).map_err(Trouble::Ours)?;
             match tokio::time::timeout(patience, call).await {
                 Ok(Some(answer)) => answer.map_err(Trouble::Answer),
-                Ok(None) => Err(Trouble::Over),
+                Ok(None) => Err(Trouble::Ours(Fault::SessionLost)),
                 Err(_) => Err(Trouble::Silence(patience)),
             }
         })
@@ -175,7 +173,7 @@ impl Drop for ZkConnection {
 enum Trouble<E> {
     Answer(E),
     Silence(Duration),
-    Over,
+    Ours(Fault),
 }
 
 impl<E> Trouble<E> {
@@ -183,7 +181,7 @@ impl<E> Trouble<E> {
         match self {
             Self::Answer(error) => of(error),
             Self::Silence(patience) => Fault::Unknown(format!("no answer within {patience:?}")),
-            Self::Over => Fault::SessionLost,
+            Self::Ours(fault) => fault,
         }
     }
 }

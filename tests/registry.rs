@@ -368,3 +368,48 @@ fn a_server_at_its_limit_of_connections_is_told() {
     let text = run(refused(quick(&[&host]))).to_string();
     assert!(text.contains("limit of connections"), "{text}");
 }
+
+/// Behaves as 3.3 does: sessions and pings, `srvr`, and no answer to a transaction.
+fn before_transactions(mut socket: std::net::TcpStream) -> std::io::Result<()> {
+    let frame = |socket: &mut std::net::TcpStream| -> std::io::Result<Vec<u8>> {
+        let mut head = [0; 4];
+        socket.read_exact(&mut head)?;
+        if &head == b"srvr" {
+            return Ok(head.to_vec());
+        }
+        let mut body = vec![0; u32::from_be_bytes(head) as usize];
+        socket.read_exact(&mut body)?;
+        Ok(body)
+    };
+    if frame(&mut socket)? == b"srvr" {
+        return socket
+            .write_all(b"Zookeeper version: 3.3.3-1073969, built on 02/23/2011 22:27 GMT\n");
+    }
+    let mut welcome = 36_u32.to_be_bytes().to_vec();
+    welcome.extend([
+        0, 0, 0, 0, 0, 0, 0x27, 0x10, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 16,
+    ]);
+    welcome.extend([7; 16]);
+    socket.write_all(&welcome)?;
+    let ping = (-2_i32).to_be_bytes();
+    loop {
+        if frame(&mut socket)?.starts_with(&ping) {
+            let mut pong = 16_u32.to_be_bytes().to_vec();
+            pong.extend(ping);
+            pong.extend([0; 12]);
+            socket.write_all(&pong)?;
+        }
+    }
+}
+
+#[test]
+fn a_server_without_transactions_is_refused_with_its_version() {
+    let host = listener(|socket| {
+        std::thread::spawn(|| before_transactions(socket));
+    });
+    let error = run(refused(quick(&[&host])));
+    tells(
+        &error,
+        &["first transaction", "ZooKeeper 3.3.3", "3.4 is needed"],
+    );
+}

@@ -16,7 +16,11 @@ use std::task::Waker;
 
 use zookeeper_client::Client;
 
+use crate::registry::Fault;
 use crate::registry::Later;
+
+/// How many requests may wait at a time; while there is no server they gather. A large member claims by tens of thousands.
+const MOST: usize = 100_000;
 
 /// The client of one session, and its requests under way.
 pub(super) struct Calls {
@@ -56,20 +60,24 @@ impl Calls {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request to be sent at the first poll; `None` when the session was given up.
+    /// A request to be sent at the first poll. Refused when the session was given up, or too many wait already.
     ///
     /// One that `arms` a watch stays here when its caller goes away: a watch that arrives and finds nobody is taken
     /// back by the client, and on 3.4 that costs the connection.
-    pub(super) fn start<T, F>(self: &Arc<Self>, arms: bool, request: F) -> Option<Call<T>>
+    pub(super) fn start<T, F>(self: &Arc<Self>, arms: bool, request: F) -> Result<Call<T>, Fault>
     where
         T: Send + 'static,
         F: FnOnce(Client) -> Later<T>,
     {
         if self.process != std::process::id() {
-            return None;
+            return Err(Fault::SessionLost);
         }
         let mut inner = self.inner();
-        let asked = request(inner.client.clone()?);
+        let client = inner.client.clone().ok_or(Fault::SessionLost)?;
+        if inner.waiting.len() >= MOST {
+            return Err(Fault::Refused(format!("{MOST} requests wait already")));
+        }
+        let asked = request(client);
         let answer = Arc::new(Mutex::new(None));
         let place = Arc::clone(&answer);
         let work = Box::pin(async move {
@@ -84,7 +92,7 @@ impl Calls {
         };
         inner.waiting.insert(number, waiting);
         drop(inner);
-        Some(Call {
+        Ok(Call {
             calls: Arc::clone(self),
             number,
             arms,

@@ -355,6 +355,16 @@ fn a_port_that_speaks_tls_is_told() {
     tells(&run(refused(quick(&[&host]))), &["TLS"]);
 }
 
+/// As ZooKeeper's own TLS port does it.
+#[test]
+fn a_port_that_waits_for_a_tls_record_is_told() {
+    let host = listener(|mut socket| {
+        let mut header = [0; 5];
+        let _ = socket.read_exact(&mut header);
+    });
+    tells(&run(refused(quick(&[&host]))), &["TLS", "fifth byte"]);
+}
+
 #[test]
 fn a_listener_that_says_nothing_is_told() {
     let held = Mutex::new(Vec::new());

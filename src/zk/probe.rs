@@ -15,7 +15,7 @@ use crate::error::printable;
 const PORT: u16 = 2181;
 
 /// Nothing that answers `srvr` says more than this.
-const ANSWER: u64 = 4096;
+const ANSWER: usize = 4096;
 
 /// The host and port of one part of a connect string; `None` when it is not one.
 pub(super) fn address(text: &str) -> Option<(&str, u16)> {
@@ -90,15 +90,40 @@ fn left(end: Instant) -> Duration {
         .max(Duration::from_millis(1))
 }
 
+/// What came back.
+struct Answer {
+    bytes: Vec<u8>,
+    /// It came only after a fifth byte: a TLS server waits for a whole record header before it turns anybody away.
+    was_nudged: bool,
+}
+
 /// All that is answered before the other side closes or time is up.
-fn srvr(address: SocketAddr, end: Instant) -> std::io::Result<Vec<u8>> {
+fn srvr(address: SocketAddr, end: Instant) -> std::io::Result<Answer> {
     let mut socket = TcpStream::connect_timeout(&address, left(end))?;
     socket.set_write_timeout(Some(left(end)))?;
+    // Not one byte more than a server reads: it would reset the connection over the rest, and its answer be lost.
     socket.write_all(b"srvr")?;
-    // A whole line is enough for a judgement, and not everybody closes after it.
+    match read(&mut socket, Instant::now() + left(end) / 2) {
+        Err(error) if is_timeout(&error) => {
+            socket.write_all(b"\n")?;
+            let bytes = read(&mut socket, end)?;
+            Ok(Answer {
+                bytes,
+                was_nudged: true,
+            })
+        }
+        bytes => Ok(Answer {
+            bytes: bytes?,
+            was_nudged: false,
+        }),
+    }
+}
+
+/// A whole line is enough for a judgement, and not everybody closes after it.
+fn read(socket: &mut TcpStream, end: Instant) -> std::io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut piece = [0; 1024];
-    while (answer.len() as u64) < ANSWER && !answer.contains(&b'\n') {
+    while answer.len() < ANSWER && !answer.contains(&b'\n') {
         socket.set_read_timeout(Some(left(end)))?;
         match socket.read(&mut piece) {
             Ok(0) => break,
@@ -110,13 +135,17 @@ fn srvr(address: SocketAddr, end: Instant) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
 fn broken(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             "the connection was cut: something else listens there, or it is at its limit of connections".to_owned()
         }
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+        _ if is_timeout(error) => {
             "no answer in time: a silent server, a firewall, or something that is not ZooKeeper".to_owned()
         }
         _ => error.to_string(),
@@ -124,16 +153,21 @@ fn broken(error: &std::io::Error) -> String {
 }
 
 /// What sort of thing answers like this.
-fn judge(answer: &[u8]) -> String {
-    if answer.is_empty() {
-        return "the connection was closed without a word: another protocol (TLS, perhaps), or a server at its limit of \
-                connections (maxClientCnxns)"
-            .to_owned();
+fn judge(answer: &Answer) -> String {
+    let tls = "TLS is spoken there, and this is a plain connection";
+    match answer.bytes.as_slice() {
+        [] if answer.was_nudged => {
+            return format!("{tls}, it seems: it was closed at the fifth byte");
+        }
+        [] => {
+            return "the connection was closed without a word: a server at its limit of connections (maxClientCnxns), or \
+                    another protocol"
+                .to_owned();
+        }
+        [0x15, 0x03, ..] => return tls.to_owned(),
+        _ => {}
     }
-    if matches!(answer, [0x15, 0x03, ..]) {
-        return "TLS is spoken there, and this is a plain connection".to_owned();
-    }
-    let text = String::from_utf8_lossy(answer);
+    let text = String::from_utf8_lossy(&answer.bytes);
     let line = text.lines().next().unwrap_or_default();
     if let Some(version) = line.strip_prefix("Zookeeper version: ") {
         return of_version(version);
@@ -217,7 +251,10 @@ mod tests {
                 "whitelist",
             ),
         ] {
-            let finding = judge(answer);
+            let finding = judge(&Answer {
+                bytes: answer.to_vec(),
+                was_nudged: false,
+            });
             assert!(finding.contains(word), "{finding}");
         }
     }

@@ -93,6 +93,45 @@ mod servers {
     every_check!(with_servers);
 }
 
+/// The checks within the process, at once and with answers that take their time. Time is paused, so this takes none.
+#[cfg(feature = "testing")]
+mod memory {
+    use super::*;
+    use evenkeel::memory::Latency;
+    use evenkeel::memory::MemoryRegistry;
+
+    fn ensembles() -> Vec<(Dialect, MemoryRegistry)> {
+        let slow = || Latency::between(Duration::from_millis(1), Duration::from_millis(9), 7);
+        vec![
+            (Dialect::V3_5, MemoryRegistry::new()),
+            (Dialect::V3_5, MemoryRegistry::new().with_latency(slow())),
+            (Dialect::V3_4, MemoryRegistry::new().with_version(3, 4)),
+            (
+                Dialect::V3_4,
+                MemoryRegistry::new()
+                    .with_version(3, 4)
+                    .with_latency(slow()),
+            ),
+        ]
+    }
+
+    macro_rules! with_memory {
+        ($($name:ident)*) => {
+            $(
+                #[tokio::test(start_paused = true)]
+                async fn $name() {
+                    for (dialect, registry) in ensembles() {
+                        let bench = Bench::new(&registry, dialect, stringify!($name)).await;
+                        conformance::$name(&bench).await;
+                    }
+                }
+            )*
+        };
+    }
+
+    every_check!(with_memory);
+}
+
 async fn open(registry: &ZkRegistry, version: &str) -> Arc<dyn Connection> {
     soon(registry.open(dialect(version))).await.unwrap()
 }

@@ -11,3 +11,8 @@ pub mod lease;
 pub mod listener;
 pub mod registry;
 pub mod stream;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+#[cfg(any(test, feature = "testing"))]
+pub use memory as testing;

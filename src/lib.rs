@@ -12,3 +12,8 @@ pub mod listener;
 pub mod registry;
 pub mod stream;
 pub mod zk;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+#[cfg(any(test, feature = "testing"))]
+pub use memory as testing;

@@ -434,14 +434,12 @@ struct Call {
 impl Call {
     async fn send(&self, request: Request) -> Result<Answer, MultiFault> {
         let refused = |fault| MultiFault { index: None, fault };
-        let paths = request.ops.iter().map(Op::path);
-        let paths = paths.chain(
-            [request.path.as_str()]
-                .into_iter()
-                .filter(|p| !p.is_empty()),
-        );
-        for path in paths {
-            check_path(path).map_err(refused)?;
+        for (index, op) in request.ops.iter().enumerate() {
+            let index = Some(index);
+            check_path(op.path()).map_err(|fault| MultiFault { index, fault })?;
+        }
+        if !request.path.is_empty() {
+            check_path(&request.path).map_err(refused)?;
         }
         if request.ops.iter().map(Op::size).sum::<usize>() > LIMIT {
             return Err(refused(Fault::TooLarge));

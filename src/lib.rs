@@ -14,8 +14,14 @@ pub mod group;
 pub mod id;
 pub mod lease;
 pub mod listener;
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
 pub mod rebalance;
 pub mod registry;
 mod session;
 pub mod stream;
 pub mod wire;
+pub mod zk;
+
+#[cfg(any(test, feature = "testing"))]
+pub use memory as testing;

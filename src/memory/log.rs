@@ -368,11 +368,13 @@ impl MemoryLog {
         }
     }
 
-    /// All brokers go down, for this reason; every reader is told, once.
+    /// All brokers go down, for this reason; every reader is told, once. While they are down
+    /// already, nothing changes.
     pub fn go_down(&self, reason: impl Into<String>) {
         let reason = reason.into();
         let mut brokers = self.lock();
-        if brokers.down.replace(reason.clone()).is_none() {
+        if brokers.down.is_none() {
+            brokers.down = Some(reason.clone());
             brokers.tell(&Notice::BrokersDown(reason));
         }
     }

@@ -27,6 +27,8 @@ mod faults;
 mod log;
 mod outside;
 mod registry;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use faults::{Fate, Kind, Latency, Request, Script};

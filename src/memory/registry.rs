@@ -458,34 +458,30 @@ impl Call {
         let Some((id, fired)) = answer.watch.take() else {
             return Box::pin(std::future::pending());
         };
-        let mut armed = ArmedWatch {
+        let armed = ArmedWatch {
             ensemble: self.ensemble.clone(),
             session: self.session,
             id,
-            is_armed: true,
         };
         Box::pin(async move {
+            let armed = armed;
             let fired = armed.ensemble.wait(fired).await;
-            armed.is_armed = false;
             fired.unwrap_or(Fired::SessionLost)
         })
     }
 }
 
-/// Takes the watch back when it is dropped.
+/// Takes the watch back when it is dropped; of one that has fired there is nothing to take.
 struct ArmedWatch {
     ensemble: Arc<Ensemble>,
     session: i64,
     id: u64,
-    is_armed: bool,
 }
 
 impl Drop for ArmedWatch {
     fn drop(&mut self) {
-        if self.is_armed {
-            self.ensemble
-                .with(|world| world.unwatch(self.session, self.id));
-        }
+        self.ensemble
+            .with(|world| world.unwatch(self.session, self.id));
     }
 }
 

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod error;
 pub mod event;
 pub mod group;
+pub mod kafka;
 pub mod lease;
 pub mod listener;
 pub mod registry;

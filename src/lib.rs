@@ -12,6 +12,7 @@ pub mod event;
 pub mod filter;
 pub mod group;
 pub mod id;
+pub mod kafka;
 pub mod lease;
 pub mod listener;
 #[cfg(any(test, feature = "testing"))]

@@ -6,6 +6,7 @@ pub mod ack;
 pub mod assign;
 pub mod clock;
 pub mod config;
+mod connector;
 mod coordinator;
 pub mod error;
 pub mod event;
@@ -24,5 +25,11 @@ pub mod stream;
 pub mod wire;
 pub mod zk;
 
+pub use config::Config;
+pub use connector::{Builder, ConsumerConnector, Events, Farewell, Health, Holding, Phase};
+pub use error::{Error, ErrorKind, Result};
+pub use event::Event;
+pub use group::{ConsumerId, GroupName, StreamId, Topic, TopicPartition};
 #[cfg(any(test, feature = "testing"))]
 pub use memory as testing;
+pub use stream::{AckToken, Lent, Message, MessageStream, Streams};

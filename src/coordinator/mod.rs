@@ -105,6 +105,8 @@ pub(crate) struct Snapshot {
     pub lease: Option<Arc<LeaseGuard>>,
     pub members: usize,
     pub generation: u64,
+    /// The group was looked at, and what followed is under way.
+    pub is_planned: bool,
     pub held: BTreeMap<TopicPartition, (StreamId, Arc<Ownership>)>,
     pub waiting: BTreeMap<TopicPartition, (Holder, Instant)>,
     pub stuck: BTreeSet<TopicPartition>,

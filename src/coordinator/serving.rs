@@ -118,6 +118,7 @@ pub(super) struct Serving<'a> {
     forced: BTreeSet<TopicPartition>,
     is_leaving: bool,
     has_claims_open: bool,
+    is_planned: bool,
 }
 
 impl<'a> Serving<'a> {
@@ -158,6 +159,7 @@ impl<'a> Serving<'a> {
             forced: BTreeSet::new(),
             is_leaving: false,
             has_claims_open: false,
+            is_planned: false,
         }
     }
 
@@ -195,6 +197,7 @@ impl<'a> Serving<'a> {
         loop {
             match self.settle().await {
                 Ok(()) => {
+                    self.is_planned = self.reader.is_some();
                     self.retries = 0;
                     self.retry_at = None;
                 }
@@ -1640,6 +1643,7 @@ impl<'a> Serving<'a> {
             lease: Some(self.session.lease.clone()),
             members: self.view.members.len(),
             generation: self.generation,
+            is_planned: self.is_planned && !self.has_claims_open && self.retry_at.is_none(),
             held: self
                 .held
                 .iter()

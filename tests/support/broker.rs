@@ -1,0 +1,480 @@
+//! A Kafka broker of any release.
+
+use std::fmt::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use rdkafka::admin::AdminClient;
+use rdkafka::admin::AdminOptions;
+use rdkafka::admin::NewPartitions;
+use rdkafka::admin::NewTopic;
+use rdkafka::admin::TopicReplication;
+use rdkafka::admin::TopicResult;
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::BaseConsumer;
+use rdkafka::consumer::Consumer;
+use rdkafka::types::RDKafkaErrorCode;
+
+use super::cache::Jars;
+use super::cache::run_class;
+use super::process;
+use super::process::Output;
+use super::process::Process;
+use super::tree::run_async;
+use super::wait::LONG;
+use super::wait::until;
+use super::wait::until_some;
+use super::zookeeper::ZooKeeper;
+
+/// What a broker is started with.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// Appended to the connect string of its ZooKeeper, for example `/kafka`. Old brokers make it themselves.
+    pub chroot: String,
+    /// Its session with ZooKeeper in milliseconds. One that is killed stays registered that long.
+    pub session_ms: u32,
+    /// Java heap in MiB.
+    pub heap_mb: u32,
+    /// Further lines of `server.properties`.
+    pub lines: Vec<String>,
+    /// Further flags for Java.
+    pub flags: Vec<String>,
+}
+
+impl Default for BrokerOptions {
+    fn default() -> Self {
+        Self {
+            chroot: String::new(),
+            session_ms: 10_000,
+            heap_mb: 256,
+            lines: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+}
+
+/// A running broker with a folder of its own. Topics are not made by asking for them and can be deleted. Dropping it kills it.
+pub struct Broker {
+    version: String,
+    options: BrokerOptions,
+    zookeeper: String,
+    jars: Jars,
+    folder: PathBuf,
+    ports: Ports,
+    process: Process,
+    client: BaseConsumer,
+}
+
+/// Where it listens; the second is for the quorum of a broker without ZooKeeper.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    broker: u16,
+    quorum: u16,
+}
+
+impl Broker {
+    /// Starts a broker with default options and waits until it serves. A release that knows no ZooKeeper (4.0 and later) leaves it alone.
+    pub fn start(version: &str, zookeeper: &ZooKeeper) -> Self {
+        Self::start_with(version, zookeeper, BrokerOptions::default())
+    }
+
+    /// Starts a broker and waits until it serves.
+    pub fn start_with(version: &str, zookeeper: &ZooKeeper, options: BrokerOptions) -> Self {
+        let jars = Jars::kafka(version);
+        let zookeeper = format!("{}{}", zookeeper.connect_string(), options.chroot);
+        for _ in 0..5 {
+            let folder = process::scratch(&format!("broker-{version}"));
+            let ports = Ports {
+                broker: process::free_port(),
+                quorum: process::free_port(),
+            };
+            write_config(version, &folder, ports, &zookeeper, &options);
+            let process = spawn(version, &jars, &folder, &options);
+            let client = client_config(version, &format!("127.0.0.1:{}", ports.broker))
+                .create()
+                .expect("a client");
+            let (version, options, zookeeper) =
+                (version.to_string(), options.clone(), zookeeper.clone());
+            let mut broker = Self {
+                version,
+                options,
+                zookeeper,
+                jars: jars.clone(),
+                folder,
+                ports,
+                process,
+                client,
+            };
+            if broker.serves() {
+                return broker;
+            }
+        }
+        panic!("broker {version} found no port");
+    }
+
+    /// The release.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.broker)
+    }
+
+    /// Its id, under `/brokers/ids` where there is a ZooKeeper.
+    pub fn id(&self) -> i32 {
+        self.ports.broker.into()
+    }
+
+    /// Its ZooKeeper with the chroot, as `zookeeper.connect` wants it.
+    pub fn zookeeper_connect(&self) -> &str {
+        &self.zookeeper
+    }
+
+    /// Settings with which rdkafka can talk to this release, and nothing else set but a quick way back to a broker that was away.
+    pub fn client_config(&self) -> ClientConfig {
+        client_config(&self.version, &self.bootstrap())
+    }
+
+    /// Makes a topic and waits until every partition has its leader. Waits for an older one of the same name that is being deleted.
+    pub fn create_topic(&self, topic: &str, partitions: i32) {
+        until(
+            &format!("topic {topic} made; {}", self.tail()),
+            LONG,
+            || self.made(topic, partitions),
+        );
+        self.await_leaders(topic, partitions);
+    }
+
+    fn made(&self, topic: &str, partitions: i32) -> bool {
+        if self.has_admin() {
+            let (admin, name) = (self.admin(), topic.to_string());
+            return settled(run_async(async move {
+                let new = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+                admin.create_topics([&new], &patient()).await
+            }));
+        }
+        let partitions = partitions.to_string();
+        let said = self.topic_tool(&[
+            "--create",
+            "--topic",
+            topic,
+            "--partitions",
+            &partitions,
+            "--replication-factor",
+            "1",
+        ]);
+        let waits = said.contains("already exists") || said.contains("marked for deletion");
+        assert!(
+            waits || said.contains("Created topic"),
+            "topic {topic} was not made: {said}"
+        );
+        !waits
+    }
+
+    /// Raises the number of partitions and waits until every one has its leader.
+    pub fn add_partitions(&self, topic: &str, total: i32) {
+        if self.has_admin() {
+            let (admin, name) = (self.admin(), topic.to_string());
+            let raised = settled(run_async(async move {
+                let new = NewPartitions::new(&name, usize::try_from(total).expect("a count"));
+                admin.create_partitions([&new], &patient()).await
+            }));
+            assert!(raised, "partitions of {topic} were not added");
+        } else {
+            let said = self.topic_tool(&[
+                "--alter",
+                "--topic",
+                topic,
+                "--partitions",
+                &total.to_string(),
+            ]);
+            assert!(
+                said.contains("Adding partitions succeeded"),
+                "partitions of {topic} were not added: {said}"
+            );
+        }
+        self.await_leaders(topic, total);
+    }
+
+    /// Deletes a topic and waits until the broker no longer names it.
+    pub fn delete_topic(&self, topic: &str) {
+        if self.has_admin() {
+            let (admin, name) = (self.admin(), topic.to_string());
+            let deleted = settled(run_async(async move {
+                admin.delete_topics(&[&name], &patient()).await
+            }));
+            assert!(deleted, "topic {topic} was not deleted");
+        } else {
+            let said = self.topic_tool(&["--delete", "--topic", topic]);
+            assert!(
+                said.contains("marked for deletion"),
+                "topic {topic} was not deleted: {said}"
+            );
+        }
+        until(
+            &format!("topic {topic} gone; {}", self.tail()),
+            LONG,
+            || {
+                let metadata = self.client.fetch_metadata(None, Duration::from_secs(5));
+                metadata.is_ok_and(|metadata| {
+                    !metadata.topics().iter().any(|known| known.name() == topic)
+                })
+            },
+        );
+    }
+
+    /// First and last offset of a partition, the last being the one the next message gets.
+    pub fn watermarks(&self, topic: &str, partition: i32) -> (i64, i64) {
+        until_some(
+            &format!("watermarks of {topic}-{partition}; {}", self.tail()),
+            LONG,
+            || {
+                self.client
+                    .fetch_watermarks(topic, partition, Duration::from_secs(5))
+                    .ok()
+            },
+        )
+    }
+
+    /// The process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The end of what it wrote, for messages.
+    pub fn tail(&self) -> String {
+        self.process.tail()
+    }
+
+    /// SIGTERM, and waits for its end. Its data and its port stay.
+    pub fn stop(&mut self) {
+        self.process.terminate(Duration::from_secs(20));
+    }
+
+    /// SIGKILL, and waits for its end. It stays registered for the length of its session.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn pause(&mut self) {
+        self.process.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.process.resume();
+    }
+
+    /// Starts it again, on the same port with the same data, and waits until it serves. One that still runs is stopped in order. After
+    /// [`Broker::kill`] it refuses to start while its old registration stands, so it is tried until that is gone.
+    pub fn restart(&mut self) {
+        self.stop();
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            self.process = spawn(&self.version, &self.jars, &self.folder, &self.options);
+            if self.serves() {
+                return;
+            }
+        }
+        panic!("broker {} did not come back; {}", self.version, self.tail());
+    }
+
+    /// Whether the admin requests reach: adding partitions came with 1.0.
+    fn has_admin(&self) -> bool {
+        major_minor(&self.version) >= (1, 0)
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.client_config().create().expect("an admin client")
+    }
+
+    fn topic_tool(&self, args: &[&str]) -> String {
+        let args = [&["--zookeeper", &self.zookeeper], args].concat();
+        let output = run_class(&self.jars, "kafka.admin.TopicCommand", &args);
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
+    fn await_leaders(&self, topic: &str, partitions: i32) {
+        until(
+            &format!("leaders of {topic}; {}", self.tail()),
+            LONG,
+            || {
+                let Ok(metadata) = self
+                    .client
+                    .fetch_metadata(Some(topic), Duration::from_secs(5))
+                else {
+                    return false;
+                };
+                let led = metadata.topics()[0]
+                    .partitions()
+                    .iter()
+                    .filter(|partition| partition.leader() >= 0 && partition.error().is_none());
+                led.count() == usize::try_from(partitions).expect("a count")
+            },
+        );
+    }
+
+    /// Waits until it answers as itself: its id is its port. False when the port is taken or an older registration of it stands.
+    fn serves(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            if !self.process.is_running() {
+                let log = self.process.log();
+                let again = ["Address already in use", "already registered", "NodeExists"]
+                    .iter()
+                    .any(|reason| log.contains(reason));
+                assert!(
+                    again,
+                    "broker {} ended at the start; {}",
+                    self.version,
+                    self.tail()
+                );
+                return false;
+            }
+            if TcpStream::connect(("127.0.0.1", self.ports.broker)).is_ok()
+                && let Ok(metadata) = self.client.fetch_metadata(None, Duration::from_millis(500))
+                && metadata
+                    .brokers()
+                    .iter()
+                    .any(|broker| broker.id() == self.id())
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("broker {} does not serve; {}", self.version, self.tail());
+    }
+}
+
+fn settled(results: Result<Vec<TopicResult>, rdkafka::error::KafkaError>) -> bool {
+    match results.expect("an answer from the broker").remove(0) {
+        Ok(_) => true,
+        Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => false,
+        Err((topic, code)) => panic!("topic {topic}: {code}"),
+    }
+}
+
+fn patient() -> AdminOptions {
+    AdminOptions::new()
+        .operation_timeout(Some(LONG))
+        .request_timeout(Some(LONG))
+}
+
+/// The first two numbers of a release.
+fn major_minor(version: &str) -> (u32, u32) {
+    let mut numbers = version
+        .split('.')
+        .map(|number| number.parse().expect("a version is made of numbers"));
+    let mut next = || numbers.next().expect("a version has two numbers");
+    (next(), next())
+}
+
+fn client_config(version: &str, bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", bootstrap)
+        .set("group.id", "evenkeel-tests")
+        .set("broker.address.family", "v4");
+    config
+        .set("reconnect.backoff.ms", "20")
+        .set("reconnect.backoff.max.ms", "200");
+    if major_minor(version) < (0, 10) {
+        config
+            .set("api.version.request", "false")
+            .set("broker.version.fallback", version);
+    }
+    config
+}
+
+fn write_config(
+    version: &str,
+    folder: &Path,
+    ports: Ports,
+    zookeeper: &str,
+    options: &BrokerOptions,
+) {
+    let Ports { broker, quorum } = ports;
+    let (logs, session_ms) = (
+        folder.join("logs").display().to_string(),
+        options.session_ms,
+    );
+    let mut text = format!(
+        "log.dirs={logs}\nnum.network.threads=2\nnum.io.threads=2\nbackground.threads=2\nlog.cleaner.enable=false\n\
+         log.index.size.max.bytes=1048576\noffsets.topic.num.partitions=1\noffsets.topic.replication.factor=1\n\
+         transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\nauto.create.topics.enable=false\n\
+         delete.topic.enable=true\ncontrolled.shutdown.enable=false\ngroup.initial.rebalance.delay.ms=0\n"
+    );
+    text += &match major_minor(version) {
+        (4.., _) => format!(
+            "process.roles=broker,controller\nnode.id={broker}\ncontroller.listener.names=CONTROLLER\n\
+             controller.quorum.voters={broker}@127.0.0.1:{quorum}\n\
+             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{quorum}\n"
+        ),
+        age => {
+            let at = if age < (0, 9) {
+                format!("host.name=127.0.0.1\nport={broker}\n")
+            } else {
+                format!("listeners=PLAINTEXT://127.0.0.1:{broker}\n")
+            };
+            format!(
+                "broker.id={broker}\nbroker.id.generation.enable=false\nreserved.broker.max.id=65535\n{at}zookeeper.connect={zookeeper}\n\
+                 zookeeper.session.timeout.ms={session_ms}\nzookeeper.connection.timeout.ms=60000\n"
+            )
+        }
+    };
+    for line in &options.lines {
+        writeln!(text, "{line}").expect("a String takes everything");
+    }
+    let log4j = "log4j.rootLogger=INFO, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n\
+                 log4j.appender.out.layout=org.apache.log4j.PatternLayout\nlog4j.appender.out.layout.ConversionPattern=%d %p %m (%c)%n\n";
+    std::fs::write(folder.join("server.properties"), text)
+        .expect("server.properties can be written");
+    std::fs::write(folder.join("log4j.properties"), log4j)
+        .expect("log4j.properties can be written");
+}
+
+fn spawn(version: &str, jars: &Jars, folder: &Path, options: &BrokerOptions) -> Process {
+    let properties = folder.join("server.properties");
+    if major_minor(version) >= (4, 0) && !folder.join("logs/meta.properties").exists() {
+        let file = properties.display().to_string();
+        let output = run_class(
+            jars,
+            "kafka.tools.StorageTool",
+            &["format", "-t", "ZXZlbmtlZWwtdGVzdHMtMQ", "-c", &file],
+        );
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(
+            output.status.success(),
+            "the folder of broker {version} was not formatted: {said}"
+        );
+    }
+    let mut flags = vec![
+        format!("-Xmx{}m", options.heap_mb),
+        "-Djava.net.preferIPv4Stack=true".to_string(),
+        format!(
+            "-Dlog4j.configuration=file:{}",
+            folder.join("log4j.properties").display()
+        ),
+    ];
+    flags.extend(options.flags.iter().cloned());
+    let mut command = jars.java(&flags);
+    command
+        .arg("kafka.Kafka")
+        .arg(properties)
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    Process::start(
+        &format!("broker {version}"),
+        &mut command,
+        &folder.join("log"),
+        Output::Log,
+    )
+}

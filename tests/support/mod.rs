@@ -1,0 +1,42 @@
+//! Real servers, real old members and what a test needs to talk to them: every one started by the test itself, on a free port of 127.0.0.1.
+//!
+//! Everything here blocks and may be called from anywhere. Every wait has a deadline and says what it was waiting for. What is started is
+//! stopped when it is dropped, and also when the test process dies in whatever way (`process.rs`).
+// Each test binary uses another part of this tree. Waiting for other processes needs real clocks.
+#![allow(dead_code, unused_imports, clippy::disallowed_methods)]
+
+mod broker;
+mod cache;
+mod member;
+mod process;
+mod produce;
+mod tree;
+mod versions;
+mod wait;
+mod zookeeper;
+
+pub use broker::Broker;
+pub use broker::BrokerOptions;
+pub use cache::Jars;
+pub use cache::run_class;
+pub use member::JvmMember;
+pub use member::JvmMemberOptions;
+pub use member::JvmMessage;
+pub use member::Seen;
+pub use process::Process;
+pub use process::scratch;
+pub use produce::Flow;
+pub use produce::Producer;
+pub use produce::Sent;
+pub use tree::Tree;
+pub use tree::run_async;
+pub use versions::broker_versions;
+pub use versions::everything;
+pub use versions::jvm_versions;
+pub use versions::passed;
+pub use versions::zookeeper_versions;
+pub use wait::LONG;
+pub use wait::until;
+pub use wait::until_some;
+pub use zookeeper::ZooKeeper;
+pub use zookeeper::ZooKeeperOptions;

@@ -1,0 +1,232 @@
+//! A ZooKeeper server of any release.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::cache::Jars;
+use super::process;
+use super::process::Output;
+use super::process::Process;
+use super::wait::LONG;
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+pub struct ZooKeeperOptions {
+    /// `tickTime` in milliseconds. Sessions are judged at ticks and are at least two of them long.
+    pub tick_ms: u32,
+    /// `maxSessionTimeout` in milliseconds. A broker's session wants to be long on a busy machine.
+    pub max_session_ms: u32,
+    /// Java heap in MiB.
+    pub heap_mb: u32,
+    /// Further lines of `zoo.cfg`.
+    pub lines: Vec<String>,
+    /// Further flags for Java.
+    pub flags: Vec<String>,
+}
+
+impl Default for ZooKeeperOptions {
+    fn default() -> Self {
+        Self {
+            tick_ms: 100,
+            max_session_ms: 60_000,
+            heap_mb: 128,
+            lines: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+}
+
+/// A running standalone server with a folder of its own. Dropping it kills it.
+pub struct ZooKeeper {
+    version: String,
+    options: ZooKeeperOptions,
+    jars: Jars,
+    folder: PathBuf,
+    port: u16,
+    process: Process,
+}
+
+impl ZooKeeper {
+    /// Starts a server with default options and waits until it serves.
+    pub fn start(version: &str) -> Self {
+        Self::start_with(version, ZooKeeperOptions::default())
+    }
+
+    /// Starts a server and waits until it serves.
+    pub fn start_with(version: &str, options: ZooKeeperOptions) -> Self {
+        let jars = Jars::zookeeper(version);
+        let folder = process::scratch(&format!("zookeeper-{version}"));
+        for _ in 0..5 {
+            let port = process::free_port();
+            write_config(&folder, port, &options);
+            let process = spawn(version, &jars, &folder, &options);
+            let mut server = Self {
+                version: version.to_string(),
+                options: options.clone(),
+                jars: jars.clone(),
+                folder: folder.clone(),
+                port,
+                process,
+            };
+            if server.serves() {
+                return server;
+            }
+        }
+        panic!(
+            "ZooKeeper {version} found no port; {}",
+            process::tail(&log_of(&folder))
+        );
+    }
+
+    /// The release.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// `127.0.0.1:PORT`, to which a chroot can be added.
+    pub fn connect_string(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The port of 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where its transaction log lies.
+    pub fn log_folder(&self) -> PathBuf {
+        data_of(&self.folder).join("version-2")
+    }
+
+    /// The process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The end of what it wrote, for messages.
+    pub fn tail(&self) -> String {
+        self.process.tail()
+    }
+
+    /// SIGTERM, and waits for its end. Its data and its port stay.
+    pub fn stop(&mut self) {
+        self.process.terminate(Duration::from_secs(10));
+    }
+
+    /// SIGKILL, and waits for its end. Its data and its port stay.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn pause(&mut self) {
+        self.process.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.process.resume();
+    }
+
+    /// Starts it again, on the same port with the same data, and waits until it serves. One that still runs is killed first.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = spawn(&self.version, &self.jars, &self.folder, &self.options);
+        assert!(
+            self.serves(),
+            "ZooKeeper {} lost its port; {}",
+            self.version,
+            self.tail()
+        );
+    }
+
+    /// Sends a four letter word (`srvr`, `mntr`, `cons`, …). `None` when nothing answers within two seconds.
+    pub fn ask(&self, word: &str) -> Option<String> {
+        let address = ([127, 0, 0, 1], self.port).into();
+        let limit = Duration::from_secs(2);
+        let mut socket = TcpStream::connect_timeout(&address, limit).ok()?;
+        socket.set_read_timeout(Some(limit)).ok()?;
+        socket.write_all(word.as_bytes()).ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// Waits until it answers as itself: a server of another test on the same port has another folder. False when the port is taken.
+    fn serves(&mut self) -> bool {
+        let start = Instant::now();
+        let data = data_of(&self.folder).display().to_string();
+        while start.elapsed() < LONG {
+            if !self.process.is_running() {
+                let log = self.process.log();
+                assert!(
+                    log.contains("Address already in use"),
+                    "ZooKeeper {} ended at the start; {}",
+                    self.version,
+                    self.tail()
+                );
+                return false;
+            }
+            if self
+                .ask("conf")
+                .is_some_and(|answer| answer.contains(&data))
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("ZooKeeper {} does not serve; {}", self.version, self.tail());
+    }
+}
+
+fn data_of(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+fn log_of(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+fn write_config(folder: &Path, port: u16, options: &ZooKeeperOptions) {
+    let data = data_of(folder).display().to_string();
+    let ZooKeeperOptions {
+        tick_ms,
+        max_session_ms,
+        ..
+    } = options;
+    let mut text = format!(
+        "tickTime={tick_ms}\nmaxSessionTimeout={max_session_ms}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
+         maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
+    );
+    for line in &options.lines {
+        writeln!(text, "{line}").expect("a String takes everything");
+    }
+    std::fs::write(folder.join("zoo.cfg"), text).expect("zoo.cfg can be written");
+}
+
+fn spawn(version: &str, jars: &Jars, folder: &Path, options: &ZooKeeperOptions) -> Process {
+    let mut flags = vec![
+        format!("-Xmx{}m", options.heap_mb),
+        "-Djava.net.preferIPv4Stack=true".to_string(),
+        "-Dzookeeper.forceSync=no".to_string(),
+        "-Dzookeeper.preAllocSize=64".to_string(),
+    ];
+    flags.extend(options.flags.iter().cloned());
+    let mut command = jars.java(&flags);
+    command
+        .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+        .arg(folder.join("zoo.cfg"))
+        .current_dir(folder);
+    Process::start(
+        &format!("ZooKeeper {version}"),
+        &mut command,
+        &log_of(folder),
+        Output::Log,
+    )
+}

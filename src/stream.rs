@@ -275,11 +275,6 @@ impl Ownership {
         self.stream.forget(forgotten);
     }
 
-    /// Whether reading has begun once.
-    pub fn has_started(&self) -> bool {
-        lock(&self.state).ledger.is_some()
-    }
-
     /// The offset after the last message handed out, from which to read on after trouble.
     pub fn read_position(&self) -> Option<i64> {
         lock(&self.state).ledger.as_ref().map(Ledger::next)
@@ -414,7 +409,6 @@ pub(crate) struct StreamCore {
     bounds: Bounds,
     actives: Mutex<Actives>,
     is_closed: AtomicBool,
-    is_dropped: AtomicBool,
     is_stalled: AtomicBool,
     undone: AtomicUsize,
     bytes: AtomicUsize,
@@ -436,7 +430,6 @@ impl StreamCore {
             bounds,
             actives: Mutex::default(),
             is_closed: AtomicBool::new(false),
-            is_dropped: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
             undone: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -479,11 +472,6 @@ impl StreamCore {
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.bell.ring();
-    }
-
-    /// The application dropped its end.
-    pub fn is_dropped(&self) -> bool {
-        self.is_dropped.load(Ordering::Acquire)
     }
 
     /// Delivery waits until something is acknowledged.
@@ -953,12 +941,6 @@ impl MessageStream {
                 Step::Wait => self.core.bell.rung().await,
             }
         }
-    }
-}
-
-impl Drop for MessageStream {
-    fn drop(&mut self) {
-        self.core.is_dropped.store(true, Ordering::Release);
     }
 }
 

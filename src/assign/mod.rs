@@ -11,11 +11,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, Result, printable};
+use crate::error::Result;
 use crate::group::{Assignment, StreamId, Subscriptions, Topic};
 
 pub use range::Range;
-pub use round_robin::{Compat, RoundRobin};
+pub use round_robin::RoundRobin;
+
+pub use crate::config::{Compat, Strategy};
 
 /// Says who owns what, from who subscribes to what and which partitions there are.
 ///
@@ -85,18 +87,11 @@ pub trait Assignor: Send + Sync + fmt::Debug {
     }
 }
 
-/// The assignor of this name, `range` or `roundrobin`; `compat` matters to round robin only.
-///
-/// # Errors
-/// [`Config`](crate::error::ErrorKind::Config) for any other name. (Release 0.8.2 takes those for range, L-65.)
-pub fn named(strategy: &str, compat: Compat) -> Result<Arc<dyn Assignor>> {
+/// The assignor of this name; `compat` matters to round robin only.
+pub fn named(strategy: Strategy, compat: Compat) -> Arc<dyn Assignor> {
     match strategy {
-        "range" => Ok(Arc::new(Range)),
-        "roundrobin" => Ok(Arc::new(RoundRobin { compat })),
-        other => Err(Error::config(format!(
-            "partition.assignment.strategy \"{}\" is refused: it is range or roundrobin",
-            printable(other)
-        ))),
+        Strategy::Range => Arc::new(Range),
+        Strategy::RoundRobin => Arc::new(RoundRobin { compat }),
     }
 }
 

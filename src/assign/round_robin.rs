@@ -1,60 +1,11 @@
 //! The round-robin rule in its three historical forms: all partitions of all topics, dealt like cards.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
 use crate::assign::{Assignor, Streams, jvm, numeric};
-use crate::error::{Error, ErrorKind, Result, printable};
+use crate::config::Compat;
+use crate::error::{Error, ErrorKind, Result};
 use crate::group::{Assignment, Subscriptions, Topic, TopicPartition};
-
-/// Which releases round robin must agree with; all members of a group must agree on it (L-66).
-///
-/// Its text is the value of `partition.assignment.compat`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Compat {
-    /// `0.8.2`: releases 0.8.2 to 0.10.1. Refuses members whose subscriptions differ (L-61).
-    V0_8_2,
-    /// `0.10.2`: releases 0.10.2 and 0.11.0.
-    V0_10_2,
-    /// `1.0`: releases 1.0 and 1.1, which hash another text and so deal in another order (L-60). The default.
-    #[default]
-    V1_0,
-}
-
-impl Compat {
-    /// The level as it is written in a configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V0_8_2 => "0.8.2",
-            Self::V0_10_2 => "0.10.2",
-            Self::V1_0 => "1.0",
-        }
-    }
-}
-
-impl fmt::Display for Compat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Compat {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        [Self::V0_8_2, Self::V0_10_2, Self::V1_0]
-            .into_iter()
-            .find(|level| level.as_str() == text)
-            .ok_or_else(|| {
-                Error::config(format!(
-                    "partition.assignment.compat \"{}\" is refused: it is 0.8.2 (for 0.8.2 to 0.10.1), 0.10.2 (for \
-                     0.10.2 and 0.11) or 1.0 (for 1.0 and 1.1)",
-                    printable(text)
-                ))
-            })
-    }
-}
 
 /// Deals all partitions of all topics to all streams in turn (L-58 to L-62).
 ///

@@ -447,19 +447,13 @@ fn a_tie_that_the_table_decides_is_no_doubt() {
 fn levels_and_strategies_are_read_as_they_are_written() {
     for compat in LEVELS {
         assert_eq!(compat.to_string().parse::<Compat>().unwrap(), compat);
-        assert_eq!(named("roundrobin", compat).unwrap().name(), "roundrobin");
+        assert_eq!(named(Strategy::RoundRobin, compat).name(), "roundrobin");
     }
     assert_eq!(Compat::default(), Compat::V1_0);
-    assert_eq!(named("range", Compat::V1_0).unwrap().name(), "range");
+    assert_eq!(named(Strategy::Range, Compat::V1_0).name(), "range");
     for bad in ["", "1.1", "0.8.2 ", "latest"] {
         let error = bad.parse::<Compat>().unwrap_err();
-        assert!(
-            error.to_string().starts_with("partition.assignment.compat"),
-            "{error}"
-        );
-        assert_eq!(
-            named(bad, Compat::V1_0).unwrap_err().kind(),
-            ErrorKind::Config
-        );
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("0.8.2, 0.10.2, 1.0"), "{error}");
     }
 }

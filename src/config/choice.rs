@@ -37,6 +37,13 @@ words! {
     }
 }
 
+/// The newest.
+impl Default for Compat {
+    fn default() -> Self {
+        Self::V1_0
+    }
+}
+
 impl InternalTopics {
     /// Whether the topic is internal by this rule.
     pub fn has(self, topic: &str) -> bool {

@@ -125,7 +125,7 @@ pub(super) trait Word: Copy + PartialEq + 'static {
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $word:literal),* $(,)? }) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum $name { $($(#[$each])* $variant),* }
 
@@ -136,6 +136,20 @@ macro_rules! words {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(crate::config::value::Word::as_word(*self))
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = crate::error::Error;
+
+            fn from_str(text: &str) -> crate::error::Result<Self> {
+                let all = <Self as crate::config::value::Word>::ALL;
+                let found = all.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+                found.ok_or_else(|| {
+                    let words: Vec<&str> = all.iter().map(|(word, _)| *word).collect();
+                    let text = crate::error::printable(text);
+                    crate::error::Error::config(format!("\"{text}\" is refused: it is one of {}", words.join(", ")))
+                })
             }
         }
     };

@@ -21,7 +21,7 @@ use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::id::{Fixed, HashedHost, IdContext, IdStrategy, name};
 use crate::listener::{Outside, RebalanceListener};
-use crate::registry::{Connection, Dialect, Registry};
+use crate::registry::{Dialect, Registry};
 use crate::stream::{Bounds, Common, MessageStream, ReaderSource, StreamCore, Streams};
 use crate::wire::MAX_STREAMS;
 use crate::zk::{ZkRegistry, ZkSettings};
@@ -644,6 +644,8 @@ pub struct Health {
     /// Registered, everything that is ours by the rule claimed, nothing being given up, and all of it read or held back
     /// for a reason that is named.
     pub is_settled: bool,
+    /// The ZooKeeper session, as `ephemeralOwner` shows it.
+    pub session: Option<i64>,
     /// What is left of the lease; none without a session, zero when it lapsed. A member that holds nothing needs none.
     pub lease_left: Option<Duration>,
     /// What is ours.
@@ -689,6 +691,7 @@ impl Health {
         Self {
             phase: snapshot.phase,
             is_settled: is_settled(snapshot),
+            session: snapshot.session,
             lease_left: snapshot.lease.as_ref().map(|lease| lease.left(now)),
             held: held.collect(),
             waiting: waiting

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::config::{LeaseMode, MalformedPeer};
+use crate::config::MalformedPeer;
 use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Departure, Farewell, Parted};
@@ -642,7 +642,7 @@ impl<'a> Serving<'a> {
         self.parting.contains_key(partition) || self.deferred.contains_key(partition)
     }
 
-    async fn jvm_heirs(&self, plan: &Plan) -> BTreeSet<ConsumerId> {
+    async fn jvm_heirs(&mut self, plan: &Plan) -> BTreeSet<ConsumerId> {
         let heirs: BTreeSet<ConsumerId> = plan
             .release
             .values()
@@ -867,7 +867,7 @@ impl<'a> Serving<'a> {
                     ours.insert(partition.clone(), claimed.stream.clone());
                     begin.push(self.hold(partition, claimed));
                 }
-                Claim::HeldBy(_) => {
+                Claim::HeldByAnother => {
                     refused.insert(partition);
                 }
                 Claim::Unsettled => self.has_claims_open = true,

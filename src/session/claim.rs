@@ -9,7 +9,7 @@ use crate::group::{StreamId, TopicPartition};
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
 use crate::session::{Session, Trouble, no_auth, runs, trouble};
 use crate::wire::paths;
-use crate::wire::{StoredOffset, decode_offset, decode_owner, encode_owner};
+use crate::wire::{StoredOffset, decode_offset, encode_owner};
 
 /// After so many refused transactions claims are sent one by one.
 const BATCH_REFUSALS: usize = 3;
@@ -57,7 +57,8 @@ pub(crate) struct Claimed {
 #[derive(Debug, Clone)]
 pub(crate) enum Claim {
     Ours(Claimed),
-    HeldBy(Holder),
+    /// Somebody else holds it; who it is tells the read that watches the node.
+    HeldByAnother,
     /// Not settled within a few tries; look again.
     Unsettled,
 }
@@ -399,10 +400,7 @@ impl Session {
                 Err(fault) => Err(trouble("deleting our former", &path, fault)),
             };
         }
-        Ok(Next::Settled(Claim::HeldBy(holder(
-            decode_owner(&data),
-            &stat,
-        ))))
+        Ok(Next::Settled(Claim::HeldByAnother))
     }
 }
 

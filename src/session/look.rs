@@ -369,7 +369,7 @@ impl Lookout {
 
     /// Which partitions of a topic have an owner node.
     pub async fn owned(
-        &self,
+        &mut self,
         topics: &BTreeSet<Topic>,
     ) -> Result<BTreeSet<TopicPartition>, Trouble> {
         let nodes: Vec<String> = topics
@@ -471,7 +471,7 @@ impl Lookout {
 
     /// Whether a member's registration is at version 0 at this moment, as a JVM's is. A cached look may have caught one
     /// of ours between its making and its stamp.
-    pub async fn is_jvm(&self, consumer: &ConsumerId) -> bool {
+    pub async fn is_jvm(&mut self, consumer: &ConsumerId) -> bool {
         let Ok(path) = paths::id(self.session.group(), consumer) else {
             return false;
         };

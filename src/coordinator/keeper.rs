@@ -37,21 +37,13 @@ impl Keeper {
             let terms = self.session.terms();
             // Probes and plain packets alternate: a proof every T/4, something every T/8.
             if is_probe {
-                // Not longer than the lease lasts, so that the lapse is told when it happens.
-                let left = self.session.lease.left(self.common.clock.now());
-                let whole = terms.session_timeout();
-                let patience = if left.is_zero() {
-                    whole
-                } else {
-                    left.min(whole)
-                };
-                match timeout(patience, self.session.probe()).await {
+                match timeout(self.patience(terms.session_timeout()), self.session.probe()).await {
                     Ok(Ok(()) | Err(Trouble::Transient(_))) | Err(_) => {}
                     Ok(Err(trouble)) => return trouble,
                 }
             } else {
                 // Nobody waits for it; it only has to leave.
-                let _ = timeout(terms.packet_every(), self.session.touch()).await;
+                let _ = timeout(self.patience(terms.packet_every()), self.session.touch()).await;
             }
             lapsed = self.judge(lapsed);
             if lapsed.is_some_and(|since| since.elapsed() > terms.session_timeout() * HOPELESS) {
@@ -59,8 +51,14 @@ impl Keeper {
             }
             is_probe = lapsed.is_some() || !is_probe;
             let pause = terms.packet_every().saturating_sub(asked.elapsed());
-            sleep(pause.max(Duration::from_millis(1))).await;
+            sleep(self.patience(pause).max(Duration::from_millis(1))).await;
         }
+    }
+
+    /// No wait lasts longer than the lease, so that the lapse is told when it happens.
+    fn patience(&self, wait: Duration) -> Duration {
+        let left = self.session.lease.left(self.common.clock.now());
+        if left.is_zero() { wait } else { wait.min(left) }
     }
 
     fn judge(&self, lapsed: Option<Instant>) -> Option<Instant> {

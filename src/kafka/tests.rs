@@ -9,6 +9,7 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use crate::group::Topic;
@@ -597,4 +598,28 @@ async fn a_dropped_reader_lets_go_of_its_client() {
         }
     });
     within(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_broker_refuses_is_trouble_of_the_partition() {
+    let cluster = cluster(1);
+    // From version 7 on the mock refuses the whole request.
+    let version = cluster.apiversion(RDKafkaApiKey::Fetch, None, Some(6));
+    version.unwrap();
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..3);
+    let reader = reader(&cluster);
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(3).await;
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::Fetch, &[refusal]);
+    let trouble = tap.next().await.err().unwrap();
+    assert!(
+        matches!(&trouble, Trouble::Failed(text) if text.contains("TopicAuthorizationFailed")),
+        "{trouble:?}"
+    );
+    produce(&producer, 0, 3..5);
+    assert!(tap.is_empty());
+    let mut tap = read(&reader, 0, 3).await.unwrap();
+    assert_eq!(tap.offsets(2).await, [3, 4]);
 }

@@ -63,6 +63,22 @@ impl Topic {
         )))
     }
 
+    /// Takes a name that stands in somebody else's data and is only computed with, so that it may hold characters Kafka
+    /// itself would refuse.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), but every character other than `/` and control characters is taken.
+    pub fn foreign(name: &str) -> Result<Self> {
+        if !name.is_empty()
+            && name != "."
+            && name != ".."
+            && !name.chars().any(|c| c == '/' || c.is_control())
+        {
+            return Ok(Self(name.into()));
+        }
+        Self::new(name)
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -120,8 +136,17 @@ impl StreamId {
 
     /// The member whose stream this is.
     pub fn consumer(&self) -> ConsumerId {
+        ConsumerId::new(self.consumer_text())
+    }
+
+    /// Whether it is one of this member's streams.
+    pub fn is_of(&self, consumer: &ConsumerId) -> bool {
+        self.consumer_text() == consumer.as_str()
+    }
+
+    fn consumer_text(&self) -> &str {
         let digits = self.number.checked_ilog10().unwrap_or(0) as usize + 1;
-        ConsumerId::new(&self.text[..self.text.len() - digits - 1])
+        &self.text[..self.text.len() - digits - 1]
     }
 }
 

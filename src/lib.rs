@@ -2,5 +2,34 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod ack;
+pub mod assign;
+pub mod clock;
+pub mod config;
+mod connector;
+mod coordinator;
 pub mod error;
+pub mod event;
+pub mod filter;
 pub mod group;
+pub mod id;
+pub mod kafka;
+pub mod lease;
+pub mod listener;
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+pub mod rebalance;
+pub mod registry;
+mod session;
+pub mod stream;
+pub mod wire;
+pub mod zk;
+
+pub use config::Config;
+pub use connector::{Builder, ConsumerConnector, Events, Farewell, Health, Holding, Phase};
+pub use error::{Error, ErrorKind, Result};
+pub use event::Event;
+pub use group::{ConsumerId, GroupName, StreamId, Topic, TopicPartition};
+#[cfg(any(test, feature = "testing"))]
+pub use memory as testing;
+pub use stream::{AckToken, Lent, Message, MessageStream, Streams};

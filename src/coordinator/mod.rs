@@ -1,0 +1,415 @@
+//! Decides when: one task owns a member's state, from its first session to its last, and one function waits.
+
+mod begin;
+mod keeper;
+mod part;
+mod serving;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::assign::Assignor;
+use crate::config;
+use crate::config::{Config, LeaseMode};
+use crate::error::{Error, ErrorKind};
+use crate::event::{Event, Holder};
+use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
+use crate::lease::LeaseGuard;
+use crate::listener::{Outside, RebalanceListener};
+use crate::registry::{Dialect, Registry};
+use crate::session::{Applicant, Registering, Session, Trouble};
+use crate::stream::{Common, Ownership, ReaderSource, StreamCore};
+
+use self::serving::Serving;
+
+/// The longest pause between two attempts to open a session.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// What a member is made of.
+pub(crate) struct Parts {
+    pub config: Config,
+    pub me: ConsumerId,
+    pub subscription: BTreeMap<Topic, u32>,
+    pub registry: Arc<dyn Registry>,
+    pub source: Arc<dyn ReaderSource>,
+    pub assignor: Arc<dyn Assignor>,
+    /// The assignor is the user's own: it never runs on the member's task.
+    pub is_foreign_assignor: bool,
+    pub listener: Option<Arc<dyn RebalanceListener>>,
+    pub outside: Arc<dyn Outside>,
+    pub common: Arc<Common>,
+    pub streams: BTreeMap<Topic, Vec<Arc<StreamCore>>>,
+    pub outlets: Outlets,
+    pub commands: mpsc::Receiver<Command>,
+    /// Told once: registered for the first time, or why it cannot be.
+    pub joined: Option<oneshot::Sender<Result<(), Error>>>,
+    /// Where chance begins; only pauses depend on it.
+    pub seed: u64,
+    /// The dialect that the first connection found, if one was made.
+    pub dialect: Option<Dialect>,
+}
+
+/// What the handle asks for.
+pub(crate) enum Command {
+    /// Commit what is done of everything held, now.
+    Commit {
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
+    /// Leave in order until this moment, then at once.
+    Leave {
+        until: Instant,
+        reply: oneshot::Sender<BTreeSet<TopicPartition>>,
+    },
+}
+
+/// Where a member tells of itself.
+#[derive(Clone)]
+pub(crate) struct Outlets {
+    pub events: broadcast::Sender<Event>,
+    pub snapshot: watch::Sender<Snapshot>,
+}
+
+impl Outlets {
+    /// Tells those who watch, and the log.
+    pub fn tell(&self, event: Event) {
+        match &event {
+            Event::Stuck { .. }
+            | Event::Unacknowledged { .. }
+            | Event::OffsetMalformed { .. }
+            | Event::MemberMalformed { .. }
+            | Event::ForeignAdvance { .. }
+            | Event::RewindRepaired { .. }
+            | Event::IdHeld { .. }
+            | Event::ConnectFailed { .. }
+            | Event::ListenerFailed { .. }
+            | Event::Warning { .. } => tracing::warn!("{event}"),
+            Event::Claimed { .. } | Event::Started { .. } | Event::Released { .. } => {
+                tracing::debug!("{event}")
+            }
+            _ => tracing::info!("{event}"),
+        }
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+}
+
+/// How a member stands, as its handle sees it.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    pub phase: Phase,
+    pub session: Option<i64>,
+    pub lease: Option<Arc<LeaseGuard>>,
+    pub members: usize,
+    pub generation: u64,
+    /// The group was looked at, and what followed is under way.
+    pub is_planned: bool,
+    pub held: BTreeMap<TopicPartition, (StreamId, Arc<Ownership>)>,
+    pub waiting: BTreeMap<TopicPartition, (Holder, Instant)>,
+    pub stuck: BTreeSet<TopicPartition>,
+    pub releasing: usize,
+    pub starting: usize,
+    pub held_back: BTreeMap<TopicPartition, String>,
+    pub suspended: BTreeSet<TopicPartition>,
+    pub has_brokers: bool,
+    pub failure: Option<Arc<Error>>,
+}
+
+/// Where a member is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// No session, or not registered yet.
+    #[default]
+    Joining,
+    /// Registered.
+    Joined,
+    /// Giving everything up.
+    Leaving,
+    /// Out of the group, for good.
+    Left,
+}
+
+/// How a session of ours ended, by what comes next.
+enum Over {
+    SessionLost,
+    RegistrationGone,
+    OtherDialect,
+    Failed(String),
+    Fatal(Error),
+    Left,
+}
+
+impl From<Trouble> for Over {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::SessionLost => Self::SessionLost,
+            Trouble::RegistrationGone => Self::RegistrationGone,
+            Trouble::OtherDialect => Self::OtherDialect,
+            Trouble::Transient(why) => Self::Failed(why),
+            Trouble::Fatal(error) => Self::Fatal(error),
+        }
+    }
+}
+
+/// A member's life over all its sessions.
+pub(crate) struct Coordinator {
+    parts: Parts,
+    dialect: Dialect,
+    /// Sessions of ours that ended: what they left behind is ours to remove.
+    past: BTreeSet<i64>,
+    /// Pauses that followed one another without success.
+    failures: u32,
+    chance: u64,
+}
+
+impl Coordinator {
+    pub fn new(parts: Parts) -> Self {
+        let dialect = parts
+            .dialect
+            .unwrap_or(match parts.config.zookeeper_dialect {
+                config::Dialect::V3_4 => Dialect::V3_4,
+                _ => Dialect::V3_5,
+            });
+        let chance = parts.seed | 1;
+        Self {
+            parts,
+            dialect,
+            past: BTreeSet::new(),
+            failures: 0,
+            chance,
+        }
+    }
+
+    /// Lives until told to leave, until the handle is dropped, or until something happens that only the user can mend.
+    pub async fn run(mut self) {
+        loop {
+            let over = self.one_session().await;
+            self.publish(|snapshot| {
+                *snapshot = Snapshot {
+                    generation: snapshot.generation,
+                    failure: snapshot.failure.take(),
+                    ..Snapshot::default()
+                };
+            });
+            match over {
+                Over::Left => break,
+                Over::Fatal(error) => {
+                    self.fail(error);
+                    break;
+                }
+                Over::OtherDialect => self.change_dialect(),
+                Over::SessionLost | Over::RegistrationGone => {}
+                Over::Failed(reason) => self.parts.outlets.tell(Event::ConnectFailed { reason }),
+            }
+            if self.pause().await {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    fn change_dialect(&mut self) {
+        self.dialect = match self.dialect {
+            Dialect::V3_5 => Dialect::V3_4,
+            Dialect::V3_4 => Dialect::V3_5,
+        };
+        tracing::info!(dialect = ?self.dialect, "the servers speak another dialect, joining anew");
+    }
+
+    fn fail(&mut self, error: Error) {
+        let error = Arc::new(error);
+        if let Some(joined) = self.parts.joined.take() {
+            let _ = joined.send(Err(Error::new(error.kind(), error.to_string())));
+        }
+        tracing::error!("{error}");
+        self.publish(|snapshot| snapshot.failure = Some(error));
+    }
+
+    fn end(&mut self) {
+        for core in self.parts.streams.values().flatten() {
+            core.close();
+        }
+        self.publish(|snapshot| {
+            *snapshot = Snapshot {
+                phase: Phase::Left,
+                generation: snapshot.generation,
+                failure: snapshot.failure.take(),
+                ..Snapshot::default()
+            };
+        });
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
+        self.parts.outlets.snapshot.send_modify(change);
+    }
+
+    /// Waits before the next session: not at all the first time, then ever longer, with jitter, so that many members do not
+    /// come back in step. Answers whether we are to leave instead.
+    async fn pause(&mut self) -> bool {
+        let failures = self.failures;
+        self.failures += 1;
+        if failures == 0 {
+            return false;
+        }
+        let longest =
+            (Duration::from_millis(100) * 2u32.saturating_pow(failures.min(10))).min(MAX_PAUSE);
+        let until = Instant::now() + longest.mul_f64(0.5 + self.toss() / 2.0);
+        self.leave_before(async move { sleep_until(until).await })
+            .await
+            .is_none()
+    }
+
+    /// Between 0 and 1; good enough for pauses, and the same for the same seed.
+    fn toss(&mut self) -> f64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance % 10_000) as f64 / 10_000.0
+    }
+
+    /// Waits for something while nothing is held; `None` if we are to leave, which is then as good as done.
+    async fn leave_before<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                command = self.parts.commands.recv() => match command {
+                    None => return None,
+                    Some(Command::Leave { reply, .. }) => {
+                        let _ = reply.send(BTreeSet::new());
+                        self.parts.outlets.tell(Event::Left { forced: BTreeSet::new() });
+                        return None;
+                    }
+                    // Nothing is held, so everything is committed that can be.
+                    Some(Command::Commit { reply }) => {
+                        let _ = reply.send(Ok(()));
+                    }
+                },
+                done = &mut work => return Some(done),
+            }
+        }
+    }
+
+    async fn one_session(&mut self) -> Over {
+        let session = match self.open().await {
+            Ok(Some(session)) => Arc::new(session),
+            Ok(None) => return Over::Left,
+            Err(over) => return over,
+        };
+        let over = match self.register(&session).await {
+            Ok(true) => self.serve(session.clone()).await,
+            Ok(false) => Over::Left,
+            Err(over) => over,
+        };
+        self.past.insert(session.id());
+        // The registration may be gone while the session lives; it must not stay behind us.
+        session.close().await;
+        over
+    }
+
+    async fn open(&mut self) -> Result<Option<Session>, Over> {
+        let who = Applicant {
+            group: self.parts.config.group.clone(),
+            me: self.parts.me.clone(),
+            subscription: self.parts.subscription.clone(),
+            clock: self.parts.common.clock.clone(),
+            is_blind: self.parts.config.lease == LeaseMode::Off,
+            past: self.past.clone(),
+        };
+        let registry = self.parts.registry.clone();
+        let dialect = self.dialect;
+        let opened = self
+            .leave_before(async move { Session::open(&*registry, dialect, who).await })
+            .await;
+        match opened {
+            None => Ok(None),
+            Some(Ok(session)) => Ok(Some(session)),
+            Some(Err(error)) if error.kind() == ErrorKind::Config => Err(Over::Fatal(error)),
+            Some(Err(error)) => Err(Over::Failed(error.to_string())),
+        }
+    }
+
+    /// Registers; an id that is held by another session is waited for: at the first start only as long as a dead session
+    /// can linger, later for as long as it takes (ruling 16). `false` if we are to leave instead.
+    async fn register(&mut self, session: &Arc<Session>) -> Result<bool, Over> {
+        let started = Instant::now();
+        let mut is_told = false;
+        loop {
+            let attempt = session.clone();
+            let registering = self
+                .leave_before(async move { attempt.register().await })
+                .await;
+            let (holder, watch) = match registering {
+                None => return Ok(false),
+                Some(Err(trouble)) => return Err(trouble.into()),
+                Some(Ok(Registering::Done)) => break,
+                Some(Ok(Registering::Held { session, watch })) => (session, watch),
+            };
+            if !is_told {
+                self.parts.outlets.tell(Event::IdHeld {
+                    consumer: self.parts.me.clone(),
+                    session: holder,
+                });
+                is_told = true;
+            }
+            // T and two ticks of the server, which are T/2 each at most.
+            let timeout = session.terms().session_timeout();
+            let deadline = started + timeout * 2;
+            if self.parts.joined.is_some() && Instant::now() >= deadline {
+                return Err(Over::Fatal(id_held(&self.parts.me, holder)));
+            }
+            let poll = Instant::now() + timeout / 2;
+            let until = if self.parts.joined.is_some() {
+                poll.min(deadline)
+            } else {
+                poll
+            };
+            let waited = self
+                .leave_before(async move { tokio::time::timeout_at(until, watch).await.is_ok() })
+                .await;
+            if waited.is_none() {
+                return Ok(false);
+            }
+        }
+        self.tell_joined(session);
+        Ok(true)
+    }
+
+    fn tell_joined(&mut self, session: &Session) {
+        let granted = session.terms().session_timeout();
+        self.parts.outlets.tell(Event::Joined {
+            consumer: self.parts.me.clone(),
+            session: session.id(),
+            session_timeout: granted,
+        });
+        let asked = self.parts.config.session_timeout;
+        if asked != granted {
+            self.parts
+                .outlets
+                .tell(Event::TimeoutClamped { asked, granted });
+        }
+        if let Some(joined) = self.parts.joined.take() {
+            let _ = joined.send(Ok(()));
+        }
+    }
+
+    async fn serve(&mut self, session: Arc<Session>) -> Over {
+        let mut serving = Serving::new(self, session);
+        let over = serving.serve().await;
+        serving.clean_up(&over);
+        over
+    }
+}
+
+fn id_held(me: &ConsumerId, session: i64) -> Error {
+    Error::new(
+        ErrorKind::IdHeld,
+        format!(
+            "{me} is registered by session 0x{session:x}, which lives: two members cannot have one id; \
+             give this one another consumer.id, or leave it out so that one is made"
+        ),
+    )
+}

@@ -1,0 +1,245 @@
+//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (ruling 9).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::coordinator::Outlets;
+use crate::event::{Event, LostCause};
+use crate::group::TopicPartition;
+use crate::listener::{Outside, Ran, RebalanceListener};
+use crate::session::{Commit, Committed, Parting, Released, Session, Trouble};
+use crate::stream::{Common, Ownership};
+
+/// A partition that is being given up; its stream is fenced already.
+pub(super) struct Farewell {
+    pub ownership: Arc<Ownership>,
+    pub version: Option<i32>,
+    pub committed: Option<i64>,
+    /// Commits are suspended, since somebody set the offset forward.
+    pub is_suspended: bool,
+    /// The heir is a JVM member, which reads the offset before it claims.
+    pub is_to_jvm: bool,
+}
+
+/// What came of it.
+pub(super) struct Parted {
+    pub partition: TopicPartition,
+    pub is_forced: bool,
+}
+
+/// What giving up needs.
+#[derive(Clone)]
+pub(super) struct Departure {
+    pub session: Arc<Session>,
+    pub common: Arc<Common>,
+    pub outlets: Outlets,
+    pub listener: Option<Arc<dyn RebalanceListener>>,
+    pub outside: Arc<dyn Outside>,
+    /// `auto.commit.enable`: otherwise nothing is committed here but what was asked for.
+    pub commits: bool,
+    /// Somebody asked for a commit while partitions were being given up, a listener for instance.
+    pub is_commit_asked: Arc<AtomicBool>,
+    pub drain_until: Instant,
+    pub delay: Duration,
+}
+
+impl Departure {
+    /// Gives these up: those with nothing in hand at once and together, the others as they drain. Answers with trouble if
+    /// the session ended under us.
+    pub async fn part(self, list: Vec<Farewell>) -> Result<Vec<Parted>, Trouble> {
+        let mut draining: FuturesUnordered<_> = list
+            .into_iter()
+            .map(|farewell| self.drain(farewell))
+            .collect();
+        let mut parted = Vec::new();
+        while let Some(first) = draining.next().await {
+            let mut batch = vec![first];
+            // Whoever is ready by now goes along.
+            while let Some(Some(next)) = futures_util::FutureExt::now_or_never(draining.next()) {
+                batch.push(next);
+            }
+            parted.extend(self.let_go(batch).await?);
+        }
+        Ok(parted)
+    }
+
+    async fn drain(&self, farewell: Farewell) -> (Farewell, bool) {
+        let is_forced = timeout_at(self.drain_until, farewell.ownership.drained())
+            .await
+            .is_err();
+        (farewell, is_forced)
+    }
+
+    async fn let_go(&self, mut batch: Vec<(Farewell, bool)>) -> Result<Vec<Parted>, Trouble> {
+        let mut moved = false;
+        let is_to_jvm =
+            batch.iter().any(|(farewell, _)| farewell.is_to_jvm) && !self.delay.is_zero();
+        if self.listener.is_some() || is_to_jvm {
+            moved |= self.commit(&mut batch).await?;
+        }
+        if self.listener.is_some() {
+            self.ask_listener(&mut batch).await;
+        }
+        if is_to_jvm {
+            moved |= self.commit(&mut batch).await?;
+            // A JVM that read the offset just before our commit would begin there, unless it finds the node still owned.
+            if moved {
+                sleep(self.delay).await;
+            }
+        }
+        self.delete(batch).await
+    }
+
+    fn pending(&self, farewell: &Farewell) -> Option<Commit> {
+        let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
+        let position = farewell
+            .ownership
+            .progress()
+            .position
+            .filter(|_| is_wanted && !farewell.is_suspended)?;
+        (farewell.committed != Some(position)).then(|| Commit {
+            partition: farewell.ownership.partition.clone(),
+            token: farewell.ownership.token,
+            offset: position,
+            version: farewell.version,
+            is_reset: false,
+        })
+    }
+
+    /// Commits what is done. Answers whether that moved anything.
+    async fn commit(&self, batch: &mut [(Farewell, bool)]) -> Result<bool, Trouble> {
+        let commits: Vec<Commit> = batch
+            .iter()
+            .filter_map(|(farewell, _)| self.pending(farewell))
+            .collect();
+        if commits.is_empty() {
+            return Ok(false);
+        }
+        let offsets: BTreeMap<TopicPartition, i64> = commits
+            .iter()
+            .map(|commit| (commit.partition.clone(), commit.offset))
+            .collect();
+        self.await_lease().await;
+        let results = retry(|| self.session.commit(commits.clone())).await?;
+        for (farewell, _) in batch {
+            match results.get(&farewell.ownership.partition) {
+                Some(Committed::Written { version, .. }) => {
+                    farewell.version = Some(*version);
+                    farewell.committed = offsets.get(&farewell.ownership.partition).copied();
+                }
+                Some(Committed::Ahead { .. }) => farewell.is_suspended = true,
+                Some(Committed::NotOurs | Committed::Unsettled(_)) | None => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nothing is committed on a lease that has nearly run out; the keeper renews it, or the session ends and we with it.
+    async fn await_lease(&self) {
+        while !self.session.lease.allows_commit(self.common.clock.now())
+            && !self.session.lease.has_ended()
+        {
+            sleep(self.session.terms().packet_every() / 4).await;
+        }
+    }
+
+    async fn ask_listener(&self, batch: &mut [(Farewell, bool)]) {
+        let Some(listener) = self.listener.clone() else {
+            return;
+        };
+        let partitions: BTreeSet<TopicPartition> = batch
+            .iter()
+            .map(|(f, _)| f.ownership.partition.clone())
+            .collect();
+        let left = self.session.lease.left(self.common.clock.now());
+        let until = self
+            .drain_until
+            .min(Instant::now() + left.min(Duration::from_secs(3600)));
+        let work = self
+            .outside
+            .run(Box::new(move || listener.before_release(&partitions)));
+        let reason = match timeout_at(until, work).await {
+            Ok(Ran::Done) => return,
+            Ok(Ran::Panicked(message)) => format!("it panicked: {message}"),
+            Ok(Ran::Closed) => "there is no place left to run it".to_owned(),
+            Err(_) => "it did not end within its time".to_owned(),
+        };
+        for (_, is_forced) in batch {
+            *is_forced = true;
+        }
+        self.outlets.tell(Event::ListenerFailed {
+            call: "before_release",
+            reason,
+        });
+    }
+
+    async fn delete(&self, batch: Vec<(Farewell, bool)>) -> Result<Vec<Parted>, Trouble> {
+        // What is acknowledged from here on comes too late.
+        let mut ends = Vec::new();
+        let mut partings = Vec::new();
+        for (farewell, is_forced) in batch {
+            let progress = farewell.ownership.end();
+            let last = self.pending(&farewell);
+            let offset = last
+                .as_ref()
+                .map(|commit| commit.offset)
+                .or(farewell.committed);
+            partings.push(Parting {
+                partition: farewell.ownership.partition.clone(),
+                token: farewell.ownership.token,
+                last,
+            });
+            ends.push((
+                farewell.ownership.partition.clone(),
+                is_forced,
+                offset,
+                progress.undone,
+            ));
+        }
+        self.await_lease().await;
+        let mut results = retry(|| self.session.release(partings.clone())).await?;
+        let mut parted = Vec::new();
+        for (partition, is_forced, offset, undone) in ends {
+            let event = match results.remove(&partition) {
+                Some(Released::NotOurs) => Event::Lost {
+                    partition: partition.clone(),
+                    cause: LostCause::OwnerNodeGone,
+                    undone,
+                },
+                _ => Event::Released {
+                    partition: partition.clone(),
+                    offset,
+                    undone,
+                    is_forced,
+                },
+            };
+            self.outlets.tell(event);
+            parted.push(Parted {
+                partition,
+                is_forced: is_forced && undone > 0,
+            });
+        }
+        Ok(parted)
+    }
+}
+
+/// Repeats what failed in passing until it is done or the session is over; both end it.
+async fn retry<T, F: Future<Output = Result<T, Trouble>>>(
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Trouble> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match attempt().await {
+            Err(Trouble::Transient(why)) => tracing::debug!(why, "trying again"),
+            answer => return answer,
+        }
+        sleep_until(Instant::now() + pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}

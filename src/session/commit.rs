@@ -1,0 +1,449 @@
+//! Fenced commits, and giving partitions up: nothing is written unless the owner node is still ours at the stamp we made.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+
+use crate::group::TopicPartition;
+use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
+use crate::session::{Session, Trouble, runs, trouble};
+use crate::wire::paths;
+use crate::wire::{StoredOffset, decode_offset, encode_offset};
+
+/// Our owner nodes are at this version; a JVM's are at 0 (ruling 7).
+const STAMPED: i32 = 1;
+
+/// So often a commit is tried before it is left for the next time; each try follows something new that was read.
+const TRIES: usize = 8;
+
+/// An offset to write.
+#[derive(Debug, Clone)]
+pub(crate) struct Commit {
+    pub partition: TopicPartition,
+    pub token: i64,
+    /// What to write.
+    pub offset: i64,
+    /// The version of the offset node as we know it; none if there is no node.
+    pub version: Option<i32>,
+    /// A reset that the policy or the user asked for: it may move the offset back or over somebody else's.
+    pub is_reset: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// It stands there, at this version. `over` tells what somebody else had written there meanwhile.
+    Written { version: i32, over: Option<String> },
+    /// Somebody else wrote a higher offset; it was left.
+    Ahead { theirs: i64, version: i32 },
+    /// The partition is not ours any more; nothing was written.
+    NotOurs,
+    /// Not settled; try again later.
+    Unsettled(String),
+}
+
+/// A partition to give up, with the offset to write in the same transaction, if one is to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Parting {
+    pub partition: TopicPartition,
+    pub token: i64,
+    pub last: Option<Commit>,
+}
+
+/// What came of giving a partition up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// The owner node is gone, and the offset, if there was one, was written before.
+    Gone,
+    /// It was not ours any more; nothing was written.
+    NotOurs,
+}
+
+enum Answer {
+    /// For each, the offset node's version after the transaction.
+    Done(Vec<Option<i32>>),
+    Refused {
+        at: usize,
+        is_fence: bool,
+        fault: Fault,
+    },
+    Unknown,
+}
+
+impl Session {
+    /// Writes offsets, each only if its partition is still ours. Proves to the quorum that we live, which renews the lease.
+    pub async fn commit(
+        &self,
+        commits: Vec<Commit>,
+    ) -> Result<BTreeMap<TopicPartition, Committed>, Trouble> {
+        let mut results = BTreeMap::new();
+        let mut open: Vec<(Commit, Option<String>)> =
+            commits.into_iter().map(|commit| (commit, None)).collect();
+        for _ in 0..TRIES {
+            if open.is_empty() {
+                return Ok(results);
+            }
+            let batches = runs(open, |(commit, _)| {
+                self.commit_ops(commit).iter().map(Op::size).sum()
+            });
+            open = Vec::new();
+            let answers = join_all(batches.iter().map(|batch| self.send_commits(batch))).await;
+            for (batch, answer) in batches.into_iter().zip(answers) {
+                let (refused, fault) = match answer? {
+                    Answer::Done(versions) => {
+                        for ((commit, over), version) in batch.into_iter().zip(versions) {
+                            results.insert(
+                                commit.partition,
+                                Committed::Written {
+                                    version: version.unwrap_or(0),
+                                    over,
+                                },
+                            );
+                        }
+                        continue;
+                    }
+                    Answer::Refused {
+                        at, is_fence: true, ..
+                    } => {
+                        for (place, (commit, over)) in batch.into_iter().enumerate() {
+                            if place == at {
+                                results.insert(commit.partition, Committed::NotOurs);
+                            } else {
+                                open.push((commit, over));
+                            }
+                        }
+                        continue;
+                    }
+                    Answer::Refused { at, fault, .. } => (Some(at), fault),
+                    Answer::Unknown => (None, Fault::BadVersion),
+                };
+                for (place, (commit, over)) in batch.into_iter().enumerate() {
+                    if refused.is_some_and(|at| at != place) {
+                        open.push((commit, over));
+                        continue;
+                    }
+                    let partition = commit.partition.clone();
+                    match self.settle_commit(commit, over, &fault).await? {
+                        Ok(again) => open.push(again),
+                        Err(settled) => {
+                            results.insert(partition, settled);
+                        }
+                    }
+                }
+            }
+        }
+        let unsettled = Committed::Unsettled("somebody else keeps writing the offset".to_owned());
+        results.extend(
+            open.into_iter()
+                .map(|(commit, _)| (commit.partition, unsettled.clone())),
+        );
+        Ok(results)
+    }
+
+    fn fence_op(&self, partition: &TopicPartition) -> Op {
+        Op::Check {
+            path: paths::owner(self.group(), partition),
+            version: Some(STAMPED),
+        }
+    }
+
+    fn write_op(&self, commit: &Commit) -> Op {
+        let (path, data) = (
+            paths::offset(self.group(), &commit.partition),
+            encode_offset(commit.offset),
+        );
+        match commit.version {
+            Some(version) => Op::Set {
+                path,
+                data,
+                version: Some(version),
+            },
+            None => Op::Create {
+                path,
+                data,
+                ephemeral: false,
+            },
+        }
+    }
+
+    fn commit_ops(&self, commit: &Commit) -> [Op; 2] {
+        [self.fence_op(&commit.partition), self.write_op(commit)]
+    }
+
+    async fn send_commits(&self, batch: &[(Commit, Option<String>)]) -> Result<Answer, Trouble> {
+        let mut commits: Vec<Commit> = batch.iter().map(|(commit, _)| commit.clone()).collect();
+        if let Some(answer) = self.make_missing_nodes(&mut commits).await {
+            return Ok(answer);
+        }
+        let ops = commits
+            .iter()
+            .flat_map(|commit| self.commit_ops(commit))
+            .collect();
+        let sent = self.who.clock.now();
+        match self.connection.multi(ops).await {
+            Ok(stats) => {
+                self.lease.renew(sent);
+                let version =
+                    |pair: &[Option<Stat>]| pair.last().copied().flatten().map(|stat| stat.version);
+                Ok(Answer::Done(stats.chunks(2).map(version).collect()))
+            }
+            Err(MultiFault {
+                index: Some(index),
+                fault,
+            }) => Ok(Answer::Refused {
+                at: index / 2,
+                is_fence: index % 2 == 0,
+                fault,
+            }),
+            Err(MultiFault {
+                index: None,
+                fault: Fault::Unknown(_),
+            }) => Ok(Answer::Unknown),
+            Err(MultiFault { index: None, fault }) => {
+                Err(trouble("committing below", &self.path, fault))
+            }
+        }
+    }
+
+    /// A transaction cannot create nodes on 3.4. There a missing offset node is made first, saying "none" as a JVM reads it,
+    /// so that the offset itself is still written behind the fence.
+    async fn make_missing_nodes(&self, commits: &mut [Commit]) -> Option<Answer> {
+        if self.dialect == Dialect::V3_5 {
+            return None;
+        }
+        let missing: Vec<usize> = (0..commits.len())
+            .filter(|at| commits[*at].version.is_none())
+            .collect();
+        let nodes: Vec<String> = missing
+            .iter()
+            .map(|at| paths::offset(self.group(), &commits[*at].partition))
+            .collect();
+        let answers = join_all(
+            nodes
+                .iter()
+                .map(|path| self.connection.create(path, &encode_offset(-1), false)),
+        )
+        .await;
+        for (at, answer) in missing.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => commits[at].version = Some(0),
+                Err(Fault::Unknown(_)) => return Some(Answer::Unknown),
+                Err(fault) => {
+                    return Some(Answer::Refused {
+                        at,
+                        is_fence: false,
+                        fault,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Finds out why a commit was refused, or whether one of unknown outcome was carried out: reads the offset node, then
+    /// the owner node, on this session.
+    async fn settle_commit(
+        &self,
+        mut commit: Commit,
+        over: Option<String>,
+        fault: &Fault,
+    ) -> Result<std::result::Result<(Commit, Option<String>), Committed>, Trouble> {
+        let path = paths::offset(self.group(), &commit.partition);
+        if *fault == Fault::NoNode && commit.version.is_none() {
+            self.ensure_parents(&path).await?;
+            return Ok(Ok((commit, over)));
+        }
+        let (theirs, version) = match self.connection.data(&path).await {
+            Ok((data, stat)) => (Some(data), Some(stat.version)),
+            Err(Fault::NoNode) => (None, None),
+            Err(fault) => return Err(trouble("reading", &path, fault)),
+        };
+        if !self.still_owns(&commit.partition, commit.token).await? {
+            return Ok(Err(Committed::NotOurs));
+        }
+        let before = commit.version;
+        commit.version = version;
+        let Some(theirs) = theirs else {
+            // Deleted by somebody, or never made: ours is made.
+            return Ok(Ok((commit, over)));
+        };
+        if theirs == encode_offset(commit.offset) {
+            // Ours, of a transaction whose answer was lost; or theirs and the same.
+            return Ok(Err(Committed::Written {
+                version: version.unwrap_or(0),
+                over,
+            }));
+        }
+        if version == before || commit.is_reset {
+            return Ok(Ok((commit, over)));
+        }
+        match decode_offset(&theirs) {
+            Ok(StoredOffset::At(theirs)) if theirs > commit.offset => Ok(Err(Committed::Ahead {
+                theirs,
+                version: version.unwrap_or(0),
+            })),
+            Ok(StoredOffset::At(theirs) | StoredOffset::Negative(theirs)) => {
+                Ok(Ok((commit, Some(theirs.to_string()))))
+            }
+            Err(_) => Ok(Ok((
+                commit,
+                Some(String::from_utf8_lossy(&theirs).into_owned()),
+            ))),
+        }
+    }
+
+    /// Whether the owner node is the one we made.
+    pub async fn still_owns(
+        &self,
+        partition: &TopicPartition,
+        token: i64,
+    ) -> Result<bool, Trouble> {
+        let path = paths::owner(self.group(), partition);
+        match self.connection.stat(&path).await {
+            Ok(Some(stat)) => {
+                Ok(self.is_mine(&stat) && stat.czxid == token && stat.version == STAMPED)
+            }
+            Ok(None) => Ok(false),
+            Err(fault) => Err(trouble("reading", &path, fault)),
+        }
+    }
+
+    // ---- release ----
+
+    /// Deletes owner nodes, each with its last commit in the same transaction. A node that is not ours at our stamp is left
+    /// alone, and then nothing is written either.
+    pub async fn release(
+        &self,
+        partings: Vec<Parting>,
+    ) -> Result<BTreeMap<TopicPartition, Released>, Trouble> {
+        let mut results = BTreeMap::new();
+        let mut open = Vec::new();
+        for parting in partings {
+            let makes_a_node = parting
+                .last
+                .as_ref()
+                .is_some_and(|commit| commit.version.is_none());
+            if !(makes_a_node && self.dialect == Dialect::V3_4) {
+                open.push(parting);
+                continue;
+            }
+            let partition = parting.partition.clone();
+            match self.settle_release(parting, false).await? {
+                Ok(parting) => open.push(parting),
+                Err(settled) => {
+                    results.insert(partition, settled);
+                }
+            }
+        }
+        while !open.is_empty() {
+            let batches = runs(open, |parting| {
+                self.release_ops(parting).iter().map(Op::size).sum()
+            });
+            open = Vec::new();
+            let answers = join_all(batches.iter().map(|batch| self.send_releases(batch))).await;
+            for (batch, answer) in batches.into_iter().zip(answers) {
+                let at = match answer? {
+                    Answer::Done(_) => {
+                        results.extend(
+                            batch
+                                .into_iter()
+                                .map(|parting| (parting.partition, Released::Gone)),
+                        );
+                        continue;
+                    }
+                    Answer::Refused { at, .. } => Some(at),
+                    Answer::Unknown => None,
+                };
+                for (place, parting) in batch.into_iter().enumerate() {
+                    if at.is_some_and(|at| at != place) {
+                        open.push(parting);
+                        continue;
+                    }
+                    let partition = parting.partition.clone();
+                    match self.settle_release(parting, at.is_none()).await? {
+                        Ok(again) => open.push(again),
+                        Err(settled) => {
+                            results.insert(partition, settled);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn release_ops(&self, parting: &Parting) -> Vec<Op> {
+        let delete = Op::Delete {
+            path: paths::owner(self.group(), &parting.partition),
+            version: Some(STAMPED),
+        };
+        parting
+            .last
+            .iter()
+            .map(|commit| self.write_op(commit))
+            .chain([delete])
+            .collect()
+    }
+
+    async fn send_releases(&self, batch: &[Parting]) -> Result<Answer, Trouble> {
+        let lists: Vec<Vec<Op>> = batch
+            .iter()
+            .map(|parting| self.release_ops(parting))
+            .collect();
+        let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();
+        match self
+            .connection
+            .multi(lists.into_iter().flatten().collect())
+            .await
+        {
+            Ok(_) => Ok(Answer::Done(Vec::new())),
+            Err(MultiFault {
+                index: Some(mut index),
+                fault,
+            }) => {
+                for (at, length) in lengths.iter().enumerate() {
+                    if index < *length {
+                        return Ok(Answer::Refused {
+                            at,
+                            is_fence: index + 1 == *length,
+                            fault,
+                        });
+                    }
+                    index -= length;
+                }
+                Ok(Answer::Unknown)
+            }
+            Err(MultiFault {
+                index: None,
+                fault: Fault::Unknown(_),
+            }) => Ok(Answer::Unknown),
+            Err(MultiFault { index: None, fault }) => {
+                Err(trouble("releasing below", &self.path, fault))
+            }
+        }
+    }
+
+    /// Finds out why a release was refused, or whether one of unknown outcome was carried out.
+    async fn settle_release(
+        &self,
+        mut parting: Parting,
+        is_unknown: bool,
+    ) -> Result<std::result::Result<Parting, Released>, Trouble> {
+        if !self.still_owns(&parting.partition, parting.token).await? {
+            let settled = if is_unknown {
+                Released::Gone
+            } else {
+                Released::NotOurs
+            };
+            return Ok(Err(settled));
+        }
+        // Still ours, so it was the offset that was refused: it gets its own commit, with its own rules, first.
+        if let Some(commit) = parting.last.take() {
+            let partition = commit.partition.clone();
+            if let Some(Committed::NotOurs) = self.commit(vec![commit]).await?.remove(&partition) {
+                return Ok(Err(Released::NotOurs));
+            }
+        }
+        Ok(Ok(parting))
+    }
+}

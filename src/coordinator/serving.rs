@@ -255,13 +255,13 @@ impl<'a> Serving<'a> {
     // ---- look, plan, hand over, claim ----
 
     async fn settle(&mut self) -> Result<(), Trouble> {
-        self.find_brokers().await?;
         loop {
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
+            self.find_brokers().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
             self.claim(&plan).await?;
@@ -322,7 +322,7 @@ impl<'a> Serving<'a> {
         if self.reader.is_some() {
             return Ok(());
         }
-        match self.core.parts.source.open(brokers) {
+        match self.core.parts.source.open(brokers, self.expected_share()) {
             Ok(reader) => {
                 self.reader = Some(reader);
                 Ok(())
@@ -330,6 +330,18 @@ impl<'a> Serving<'a> {
             Err(error) if error.kind() == ErrorKind::Config => Err(Trouble::Fatal(error)),
             Err(error) => Err(Trouble::Transient(error.to_string())),
         }
+    }
+
+    /// How many partitions we are likely to read: twice an equal share of what the present members have in common.
+    fn expected_share(&self) -> usize {
+        let own = self.core.parts.subscription.keys();
+        let partitions: usize = own
+            .filter_map(|topic| self.view.partitions.get(topic))
+            .map(Vec::len)
+            .sum();
+        (partitions * 2)
+            .div_ceil(self.view.members.len().max(1))
+            .clamp(1, partitions.max(1))
     }
 
     fn drop_reader(&mut self) {

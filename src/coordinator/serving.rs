@@ -70,7 +70,8 @@ enum HeldState {
 struct Blocked {
     holder: Holder,
     since: Instant,
-    is_freed: bool,
+    /// When its owner node went, so that it may be claimed.
+    freed: Option<Instant>,
     is_told: bool,
     is_stuck: bool,
 }
@@ -380,7 +381,7 @@ impl<'a> Serving<'a> {
         self.verify(&ours).await?;
         for partition in changed {
             if let Some(blocked) = self.blocked.get_mut(&partition) {
-                blocked.is_freed = true;
+                blocked.freed.get_or_insert_with(Instant::now);
             }
             self.fired.remove(&Watched::Owner(partition));
         }
@@ -809,7 +810,7 @@ impl<'a> Serving<'a> {
             .filter(|(partition, _)| {
                 self.blocked
                     .get(*partition)
-                    .is_none_or(|blocked| blocked.is_freed)
+                    .is_none_or(|blocked| self.is_due(blocked))
             })
             .map(|(partition, stream)| (partition.clone(), stream.clone()))
             .collect();
@@ -839,6 +840,26 @@ impl<'a> Serving<'a> {
         }
         let claims = self.session.claim(wants).await?;
         self.take(claims).await
+    }
+
+    /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
+    /// last commit may still be under way to another store: `takeover.delay.ms` is waited.
+    fn due(&self, blocked: &Blocked) -> Option<Instant> {
+        let is_gone = blocked
+            .holder
+            .member
+            .as_ref()
+            .is_none_or(|member| !self.view.members.contains_key(member));
+        let delay = if is_gone {
+            self.core.parts.config.takeover_delay
+        } else {
+            Duration::ZERO
+        };
+        blocked.freed.map(|freed| freed + delay)
+    }
+
+    fn is_due(&self, blocked: &Blocked) -> bool {
+        self.due(blocked).is_some_and(|due| due <= Instant::now())
     }
 
     /// Which of these have an owner already; they are watched from now on.
@@ -881,7 +902,7 @@ impl<'a> Serving<'a> {
             let blocked = Blocked {
                 holder,
                 since,
-                is_freed: false,
+                freed: None,
                 is_told,
                 is_stuck: false,
             };
@@ -1436,6 +1457,10 @@ impl<'a> Serving<'a> {
             _ => None,
         });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
+        let due = self
+            .blocked
+            .values()
+            .filter_map(|blocked| self.due(blocked));
         let stuck = self
             .blocked
             .values()
@@ -1449,6 +1474,7 @@ impl<'a> Serving<'a> {
             .then_some(self.next_commit);
         retries
             .chain(stuck)
+            .chain(due)
             .chain(moments.into_iter().flatten())
             .chain(commit)
             .min()
@@ -1493,7 +1519,7 @@ impl<'a> Serving<'a> {
         if is_due {
             self.retry_at = None;
         }
-        Ok(is_due || self.blocked.values().any(|blocked| blocked.is_freed))
+        Ok(is_due || self.blocked.values().any(|blocked| self.is_due(blocked)))
     }
 
     fn tell_of_waiting(&mut self, now: Instant) {
@@ -1532,7 +1558,9 @@ impl<'a> Serving<'a> {
         }
         let owned = self.lookout.owned(&topics).await?;
         for (partition, blocked) in &mut self.blocked {
-            blocked.is_freed |= !owned.contains(partition);
+            if !owned.contains(partition) {
+                blocked.freed.get_or_insert_with(Instant::now);
+            }
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! One test for each line of what the ensemble models.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -9,12 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::*;
-use crate::registry::Connection;
-use crate::registry::Dialect;
-use crate::registry::Fault;
-use crate::registry::Fired;
-use crate::registry::Op;
-use crate::registry::Registry;
+use crate::registry::{Connection, Dialect, Fault, Fired, Op, Registry};
 
 type Session = Arc<dyn Connection>;
 

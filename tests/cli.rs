@@ -6,6 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+use evenkeel::GroupName;
+use evenkeel::id::{
+    HashedHost, HashedInstance, IdContext, IdStrategy, LegacyAuto, RankedHost, name,
+};
+
 const ASSIGNOR: &str = include_str!("vectors/assignor-vectors.json");
 const ID: &str = include_str!("vectors/id-vectors.json");
 const SPREAD: &str = include_str!("vectors/spread-expectations.json");
@@ -282,26 +287,57 @@ fn spread(fleet: &Value, strategy: &str, assignor: &str) -> BTreeMap<String, usi
     spread
 }
 
-/// The members of a group, each with its host.
+/// The members of a group, each with its host. The names of large fleets, which take a thousand runs, are not made by
+/// the program.
 fn names(fleet: &Value, group: &str, strategy: &str) -> BTreeMap<String, String> {
     let each = fleet["processes_per_host"].as_u64().unwrap();
+    let is_large = texts(&fleet["groups"]).len() > 10;
     let mut names = BTreeMap::new();
     for host in texts(&fleet["hosts"]) {
-        for process in 0..each {
-            let strategy = format!("--strategy={}", strategy.replace('_', "-"));
-            let time = format!("--time-ms={}", 1_450_000_000_000 + process);
-            let (random, number) = (format!("--random=00c0ffe{process}"), process.to_string());
-            let (host_is, group_is) = (format!("--host={host}"), format!("--group={group}"));
-            let mut all = vec!["id", &host_is, &group_is, &strategy, &time, &random];
-            match strategy.as_str() {
-                "--strategy=ranked-host" => all.extend(["--rank", &number]),
-                _ => all.extend(["--instance", &number]),
-            }
-            let name = out(&run(&all)).trim_end_matches('\n').to_owned();
+        for process in 0..u8::try_from(each).unwrap() {
+            let name = if is_large {
+                library_name(host, group, strategy, process)
+            } else {
+                program_name(host, group, strategy, process)
+            };
             names.insert(name, host.to_owned());
         }
     }
     names
+}
+
+const TIME: u64 = 1_450_000_000_000;
+
+fn program_name(host: &str, group: &str, strategy: &str, process: u8) -> String {
+    let strategy = format!("--strategy={}", strategy.replace('_', "-"));
+    let time = format!("--time-ms={}", TIME + u64::from(process));
+    let number = match strategy.as_str() {
+        "--strategy=ranked-host" => format!("--rank={process}"),
+        _ => format!("--instance={process}"),
+    };
+    let random = format!("--random=00c0ffe{process}");
+    let (host, group) = (format!("--host={host}"), format!("--group={group}"));
+    let output = run(&["id", &host, &group, &strategy, &time, &random, &number]);
+    out(&output).trim_end_matches('\n').to_owned()
+}
+
+fn library_name(host: &str, group: &str, strategy: &str, process: u8) -> String {
+    let group = GroupName::new(group).unwrap();
+    let context = IdContext::new(host, &group, format!("00c0ffe{process}")).unwrap();
+    let context = context
+        .with_instance(process.into())
+        .with_time_ms(TIME + u64::from(process));
+    let strategy: &dyn IdStrategy = match strategy {
+        "legacy_auto" => &LegacyAuto,
+        "hashed_host" => &HashedHost,
+        "hashed_instance" => &HashedInstance,
+        "ranked_host" => &RankedHost {
+            rank: process,
+            salt: 0,
+        },
+        other => panic!("strategy {other} is not built"),
+    };
+    name(&context, strategy).unwrap().as_str().to_owned()
 }
 
 // What programs read

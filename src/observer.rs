@@ -477,7 +477,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Fixed, HashedInstance, LegacyAuto, name};
-    use crate::memory::MemoryRegistry;
+    use crate::memory::{Act, MemoryRegistry};
 
     fn etl() -> GroupName {
         GroupName::new("etl").unwrap()
@@ -525,7 +525,9 @@ mod tests {
         registry.put("/consumers/etl/offsets/t/1", "12");
         let before = registry.zxid();
         let seen = look(&registry).await;
-        assert_eq!(registry.log_since(before), []);
+        let acts = registry.log_since(before).into_iter();
+        let acts: Vec<Act> = acts.map(|write| write.act).collect();
+        assert_eq!(acts, [Act::Open, Act::Close]);
         assert_eq!(seen.state, State::Live);
         let member = seen.members.values().next().unwrap();
         assert_eq!(member.host.as_deref(), Some("web"));

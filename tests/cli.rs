@@ -655,3 +655,48 @@ fn a_closed_pipe_is_no_error() {
         assert_eq!(err(&output), "", "{arguments:?}");
     }
 }
+
+// The demo
+
+#[test]
+fn the_demo_loses_nothing_and_what_the_dead_held_is_delivered_again() {
+    let output = run(&["demo", "--seed", "3"]);
+    assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
+    let last = out(&output).lines().last().unwrap();
+    let numbers: Vec<u64> = last
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect();
+    let [sent, delivered, lost, again, after_death, _, ..] = numbers[..] else {
+        panic!("{last}");
+    };
+    assert!(sent > 1000, "{last}");
+    assert_eq!((delivered, lost), (sent, 0), "{last}");
+    assert!(0 < after_death && after_death <= again, "{last}");
+    let words = last.replace(|c: char| c.is_ascii_digit(), "");
+    let line = " sent,  delivered,  lost,  redelivered ( after a death,  after a clean hand-over";
+    assert!(words.starts_with(line), "{last}");
+    // Plain when piped.
+    assert!(!out(&output).contains('\x1b'));
+    for change in [
+        "a member joins",
+        "a member leaves",
+        "a member dies",
+        "a host dies",
+        "with the old ids",
+    ] {
+        assert!(out(&output).contains(change), "{change}");
+    }
+}
+
+#[test]
+fn the_demo_ends_without_a_word_when_nobody_watches() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = evenkeel(&["demo"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!((code(&output), err(&output)), (0, ""));
+}

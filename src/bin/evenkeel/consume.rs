@@ -76,7 +76,7 @@ impl Consume {
     pub async fn run(&self) -> Outcome {
         let config = self.settings.config(None)?;
         let topics = self.subscription()?;
-        let mut signals = Signals::new()?;
+        let mut signals = Signals::listen()?;
         for warning in config.warnings() {
             say(format_args!("warning: {warning}"));
         }
@@ -86,7 +86,9 @@ impl Consume {
             () = signals.next() => return Ok(()),
         };
         let events = tokio::spawn(tell(connector.events()));
-        let outcome = self.take_part(connector, topics, &mut signals).await;
+        let outcome = self
+            .take_part(connector, topics, &mut signals, io::stdout())
+            .await;
         let _ = timeout(LAST_WORDS, events).await;
         outcome
     }
@@ -106,12 +108,13 @@ impl Consume {
         connector: ConsumerConnector,
         topics: BTreeMap<Topic, u32>,
         signals: &mut Signals,
+        out: impl Write + Send + 'static,
     ) -> Outcome {
         let streams = tokio::select! {
             streams = connector.streams(topics) => streams?,
             () = signals.next() => return self.leave(connector, signals).await,
         };
-        let mut written = self.print(streams)?;
+        let mut written = self.print(streams, out)?;
         let early = tokio::select! {
             result = &mut written => Some(result),
             () = signals.next() => None,
@@ -129,7 +132,11 @@ impl Consume {
     }
 
     /// Reads all streams, and writes on a thread of its own, since a pipe may be full.
-    fn print(&self, streams: Streams) -> Outcome<oneshot::Receiver<io::Result<()>>> {
+    fn print(
+        &self,
+        streams: Streams,
+        out: impl Write + Send + 'static,
+    ) -> Outcome<oneshot::Receiver<io::Result<()>>> {
         let (sender, messages) = mpsc::channel(UNDER_WAY);
         for stream in streams.into_values().flatten() {
             tokio::spawn(pass_on(stream, sender.clone()));
@@ -138,7 +145,7 @@ impl Consume {
         let form = if self.json { json_line } else { payload_line };
         std::thread::Builder::new()
             .name("output".to_owned())
-            .spawn(move || answer.send(write_all(messages, form, io::stdout())))
+            .spawn(move || answer.send(write_all(messages, form, out)))
             .map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
         Ok(written)
     }
@@ -222,35 +229,214 @@ fn as_json(bytes: Option<&[u8]>) -> Value {
     }
 }
 
-/// SIGINT and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
+/// What asks us to end, each time it does.
+struct Signals(mpsc::Receiver<()>);
 
 impl Signals {
-    fn new() -> Outcome<Self> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::Failed(format!("cannot listen to signals: {error}")))
-        };
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
+    /// SIGINT and SIGTERM.
+    fn listen() -> Outcome<Self> {
+        let (sender, receiver) = mpsc::channel(8);
+        for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+            let signal = signal(kind)
+                .map_err(|error| Failure::Failed(format!("cannot listen to signals: {error}")))?;
+            tokio::spawn(pass_on_signals(signal, sender.clone()));
+        }
+        Ok(Self(receiver))
     }
 
     async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        if self.0.recv().await.is_none() {
+            // Nobody will ask any more.
+            std::future::pending().await
         }
+    }
+}
+
+async fn pass_on_signals(mut signal: Signal, sender: mpsc::Sender<()>) {
+    while signal.recv().await.is_some() {
+        let _ = sender.try_send(());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+
+    use clap::Parser;
+    use evenkeel::stream::{Reader, ReaderSource};
+    use evenkeel::testing::{MemoryLog, MemoryRegistry, Record};
+    use evenkeel::wire::{Broker, encode_topic};
+    use evenkeel::{Config, Error, TopicPartition};
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        consume: Consume,
+    }
+
+    struct Source(MemoryLog);
+
+    impl ReaderSource for Source {
+        fn needs_brokers(&self) -> bool {
+            false
+        }
+
+        fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
+            Ok(self.0.reader())
+        }
+    }
+
+    /// A pipe that somebody reads, does not read, or has closed.
+    #[derive(Clone)]
+    struct Pipe {
+        text: Arc<Mutex<String>>,
+        written: Sender<()>,
+        is_closed: bool,
+        is_full: bool,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.is_closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let _ = self.written.send(());
+            while self.is_full {
+                std::thread::park();
+            }
+            let text = std::str::from_utf8(bytes).unwrap();
+            self.text.lock().unwrap().push_str(text);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pipe() -> (Pipe, Receiver<()>) {
+        let (written, is_written) = channel();
+        let pipe = Pipe {
+            text: Arc::default(),
+            written,
+            is_closed: false,
+            is_full: false,
+        };
+        (pipe, is_written)
+    }
+
+    /// A member for a topic of one partition with three messages.
+    async fn member(registry: &MemoryRegistry) -> ConsumerConnector {
+        let log = MemoryLog::new();
+        let topic = Topic::new("t").unwrap();
+        log.create(&topic, 1);
+        for n in 0..3 {
+            let at = TopicPartition::new(topic.clone(), 0);
+            log.append(&at, Record::new(format!("m{n}"))).unwrap();
+        }
+        registry.put("/brokers/topics/t", encode_topic(0..1));
+        let mut config = Config::new("g", "memory:1").unwrap();
+        config.auto_offset_reset = evenkeel::config::Reset::Smallest;
+        ConsumerConnector::builder(config)
+            .with_registry(Arc::new(registry.clone()))
+            .with_reader_source(Arc::new(Source(log)))
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    /// Runs `consume` against that member. The signals come once something was written.
+    async fn consume(
+        options: &[&str],
+        registry: &MemoryRegistry,
+        pipe: Pipe,
+        is_written: Receiver<()>,
+        signals: usize,
+    ) -> Outcome {
+        let line = ["consume", "--topic", "t"].iter().chain(options);
+        let consume = Line::parse_from(line).consume;
+        let topics = consume.subscription().unwrap();
+        let (ask, asked) = mpsc::channel(8);
+        std::thread::spawn(move || {
+            let _ = is_written.recv();
+            for _ in 0..signals {
+                let _ = ask.try_send(());
+            }
+        });
+        let member = member(registry).await;
+        consume
+            .take_part(member, topics, &mut Signals(asked), pipe)
+            .await
+    }
+
+    fn offset(registry: &MemoryRegistry) -> Option<String> {
+        registry.text("/consumers/g/offsets/t/0")
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_committed_at_the_first_signal() {
+        let (registry, (pipe, is_written)) = (MemoryRegistry::new(), pipe());
+        let text = pipe.text.clone();
+        consume(&[], &registry, pipe, is_written, 1).await.unwrap();
+        // The first write may hold fewer than all.
+        let text = text.lock().unwrap().clone();
+        let lines = text.lines().count();
+        assert!(lines > 0 && "m0\nm1\nm2\n".starts_with(&text), "{text:?}");
+        assert_eq!(offset(&registry), Some(lines.to_string()));
+        assert!(registry.list("/consumers/g/ids").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_json_line_has_the_place_the_key_and_the_value() {
+        let (registry, (pipe, is_written)) = (MemoryRegistry::new(), pipe());
+        let text = pipe.text.clone();
+        consume(&["--json"], &registry, pipe, is_written, 1)
+            .await
+            .unwrap();
+        let text = text.lock().unwrap().clone();
+        let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let expected =
+            json!({"topic": "t", "partition": 0, "offset": 0, "key": null, "value": "m0"});
+        assert_eq!(first, expected);
+    }
+
+    #[tokio::test]
+    async fn a_closed_pipe_ends_it_and_what_was_not_written_is_not_done() {
+        let (registry, (mut pipe, is_written)) = (MemoryRegistry::new(), pipe());
+        pipe.is_closed = true;
+        let outcome = consume(&[], &registry, pipe, is_written, 0).await;
+        assert!(matches!(outcome, Err(Failure::ClosedPipe)), "{outcome:?}");
+        assert_eq!(offset(&registry).as_deref(), Some("0"));
+        assert!(registry.list("/consumers/g/ids").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_pipe_that_nobody_reads_keeps_nobody_from_leaving_in_time() {
+        let (registry, (mut pipe, is_written)) = (MemoryRegistry::new(), pipe());
+        pipe.is_full = true;
+        let options = ["--shutdown-timeout", "0.2"];
+        let outcome = consume(&options, &registry, pipe, is_written, 1).await;
+        let Err(Failure::Failed(why)) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(why.contains("t-0"), "{why}");
+        assert_eq!(offset(&registry).as_deref(), Some("0"));
+    }
+
+    #[tokio::test]
+    async fn the_second_signal_ends_it_at_once() {
+        let (registry, (mut pipe, is_written)) = (MemoryRegistry::new(), pipe());
+        pipe.is_full = true;
+        let options = ["--shutdown-timeout", "3600"];
+        let outcome = consume(&options, &registry, pipe, is_written, 2).await;
+        let Err(Failure::Failed(why)) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(why.contains("second signal"), "{why}");
+    }
 
     #[test]
     fn a_topic_has_one_stream_unless_more_are_named() {

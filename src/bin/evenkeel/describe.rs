@@ -1,7 +1,7 @@
 //! `evenkeel describe`: who is in a group, who has what, and how far behind it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -96,6 +96,11 @@ async fn ends(config: &Config, brokers: &[Broker], groups: &Groups) -> Ends {
     let partitions: Vec<TopicPartition> = partitions.into_iter().collect();
     let fetching = fetching(config, brokers, partitions.len());
     let count = partitions.len();
+    if io::stderr().is_terminal() {
+        say(format_args!(
+            "asking the brokers how far {count} partitions reach"
+        ));
+    }
     let asked = tokio::task::spawn_blocking(move || watermarks(&fetching, &partitions)).await;
     match asked {
         Ok(Ok(found)) => {

@@ -230,7 +230,7 @@ impl Builder {
         let waiting = Waiting {
             registry: self
                 .registry
-                .unwrap_or_else(|| Arc::new(ZkRegistry::new(zk_settings(&config)))),
+                .unwrap_or_else(|| Arc::new(ZkRegistry::new(ZkSettings::of(&config)))),
             source: self.source,
             assignor,
             is_foreign_assignor,
@@ -279,20 +279,6 @@ fn forced_dialect(config: &Config) -> Dialect {
     match config.zookeeper_dialect {
         config::Dialect::V3_4 => Dialect::V3_4,
         _ => Dialect::V3_5,
-    }
-}
-
-fn zk_settings(config: &Config) -> ZkSettings {
-    ZkSettings {
-        hosts: config
-            .zookeeper
-            .hosts()
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        chroot: Some(config.zookeeper.chroot().to_owned()).filter(|chroot| !chroot.is_empty()),
-        session_timeout: config.session_timeout,
-        connection_timeout: config.connection_timeout(),
     }
 }
 

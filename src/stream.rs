@@ -290,6 +290,11 @@ impl Ownership {
         self.stream.remove(&self.partition, self.token);
     }
 
+    /// Nothing is handed out until reading is begun anew.
+    pub fn pause(&self) {
+        self.stream.remove(&self.partition, self.token);
+    }
+
     /// From now on acknowledgements do not count either. Answers with the last figures.
     pub fn end(&self) -> Progress {
         self.fence();

@@ -51,6 +51,10 @@ struct Held {
     ahead: Option<i64>,
     retries: u32,
     is_new: bool,
+    /// The transaction that created the topic.
+    topic_created: i64,
+    /// The topic was made anew while this was being begun.
+    remade: Option<From>,
 }
 
 enum HeldState {
@@ -103,6 +107,8 @@ pub(super) struct Serving<'a> {
     beginning: BTreeSet<TopicPartition>,
     is_committing: bool,
     commit_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
+    /// So many of them asked before the commit that is under way began.
+    commit_waiters_served: usize,
     is_commit_asked: Arc<AtomicBool>,
     blocked: BTreeMap<TopicPartition, Blocked>,
     works: FuturesUnordered<Later<Done>>,
@@ -143,6 +149,7 @@ impl<'a> Serving<'a> {
             beginning: BTreeSet::new(),
             is_committing: false,
             commit_waiters: Vec::new(),
+            commit_waiters_served: 0,
             is_commit_asked: Arc::default(),
             blocked: BTreeMap::new(),
             works: FuturesUnordered::new(),
@@ -255,10 +262,10 @@ impl<'a> Serving<'a> {
     // ---- look, plan, hand over, claim ----
 
     async fn settle(&mut self) -> Result<(), Trouble> {
-        self.find_brokers().await?;
         loop {
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
+            self.find_brokers().await?;
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
@@ -497,9 +504,34 @@ impl<'a> Serving<'a> {
                 .entry(topic.clone())
                 .or_insert_with(|| ids.iter().copied().collect());
         }
+        self.begin_remade_topics_anew();
         let expansion = expand(&self.view, internal);
         self.tell_of_view(&expansion);
         Ok(expansion)
+    }
+
+    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (ruling 26).
+    fn begin_remade_topics_anew(&mut self) {
+        let now = Instant::now();
+        for (partition, held) in &mut self.held {
+            let created = self.lookout.topic_created(&partition.topic);
+            let Some(created) = created.filter(|created| *created != held.topic_created) else {
+                continue;
+            };
+            held.topic_created = created;
+            let from = From::Reset {
+                cause: ResetCause::TopicRecreated,
+                before: held.committed,
+                version: held.version,
+            };
+            // A beginning that is under way takes it up when it is done.
+            match held.state {
+                HeldState::Beginning => held.remade = Some(from),
+                _ => held.state = HeldState::Later { at: now, from },
+            }
+            held.ahead = None;
+            held.ownership.pause();
+        }
     }
 
     fn tell_of_view(&mut self, expansion: &Expansion) {
@@ -722,7 +754,8 @@ impl<'a> Serving<'a> {
                 ownership: held.ownership,
                 version: held.version,
                 committed: held.committed,
-                is_suspended: held.ahead.is_some(),
+                // The offsets of a topic that was deleted are left as they are (T2).
+                is_suspended: held.ahead.is_some() || self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
             if self.is_committing || self.beginning.contains(&partition) {
@@ -976,6 +1009,8 @@ impl<'a> Serving<'a> {
             ahead: None,
             retries: 0,
             is_new,
+            topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
+            remade: None,
         };
         self.held.insert(partition, held);
         Beginning {
@@ -1056,6 +1091,13 @@ impl<'a> Serving<'a> {
             return Ok(());
         }
         let held = self.held.get_mut(&partition).expect("it was just found");
+        if let Some(from) = held.remade.take() {
+            held.state = HeldState::Later {
+                at: Instant::now(),
+                from: with_version(from, &begun),
+            };
+            return Ok(());
+        }
         match begun {
             Begun::Reading {
                 offset,
@@ -1077,7 +1119,11 @@ impl<'a> Serving<'a> {
             Begun::HeldBack { reason, version } => {
                 held.version = version;
                 held.state = HeldState::HeldBack { reason };
-                self.lookout.watch_offset(&partition).await?;
+                // It may have been repaired between the read and the watch (W1).
+                if self.lookout.watch_offset(&partition).await? != version {
+                    self.fired.insert(Watched::Offset(partition));
+                    self.retry_at = Some(Instant::now());
+                }
             }
             Begun::Failed { from, reason } => {
                 let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
@@ -1169,6 +1215,7 @@ impl<'a> Serving<'a> {
             return false;
         }
         self.is_committing = true;
+        self.commit_waiters_served = self.commit_waiters.len();
         let session = self.session.clone();
         self.works.push(Box::pin(async move {
             let results = session.commit(commits.clone()).await;
@@ -1238,7 +1285,10 @@ impl<'a> Serving<'a> {
             };
             match result {
                 Committed::NotOurs => {
-                    lost.insert(partition.clone());
+                    // It may have been claimed anew meanwhile.
+                    if self.token_of(&partition) == Some(commit.token) {
+                        lost.insert(partition.clone());
+                    }
                     failures.push(format!("{partition} is not ours any more"));
                 }
                 Committed::Unsettled(reason) => {
@@ -1248,9 +1298,12 @@ impl<'a> Serving<'a> {
                     });
                     failures.push(format!("{partition}: {reason}"));
                 }
-                Committed::Written { .. } | Committed::Ahead { .. } => {
+                Committed::Written { .. } | Committed::Ahead { .. }
+                    if self.token_of(&partition) == Some(commit.token) =>
+                {
                     self.note_commit(&partition, commit.offset, result)
                 }
+                Committed::Written { .. } | Committed::Ahead { .. } => {}
             }
         }
         self.lose(&lost, LostCause::OwnerNodeGone);
@@ -1272,6 +1325,14 @@ impl<'a> Serving<'a> {
             Err(Trouble::Transient(_)) | Ok(_) => Ok(()),
             Err(trouble) => Err(trouble),
         }
+    }
+
+    /// The token of a partition that is held or waits to be given up.
+    fn token_of(&self, partition: &TopicPartition) -> Option<i64> {
+        let held = self.held.get(partition).map(|held| &held.ownership);
+        let deferred = self.deferred.get(partition);
+        let ownership = held.or(deferred.map(|(farewell, _)| &farewell.ownership));
+        ownership.map(|ownership| ownership.token)
     }
 
     /// Writes down what a commit left at the offset node, for one that is held or waits to be given up.
@@ -1395,7 +1456,7 @@ impl<'a> Serving<'a> {
                 Ok(false)
             }
             Done::Committed(commits, results) => {
-                let waiters = self.commit_waiters.len();
+                let waiters = std::mem::take(&mut self.commit_waiters_served);
                 self.on_committed(commits, results, waiters)?;
                 self.part_with_deferred();
                 self.serve_waiters();
@@ -1726,6 +1787,20 @@ fn held_back(partition: &TopicPartition, held: &Held) -> Option<(TopicPartition,
     match &held.state {
         HeldState::HeldBack { reason } => Some((partition.clone(), reason.clone())),
         _ => None,
+    }
+}
+
+/// The offset node's version may have moved while the beginning that is now void was under way.
+fn with_version(from: From, begun: &Begun) -> From {
+    match (from, begun) {
+        (From::Reset { cause, before, .. }, Begun::Reading { version, .. } | Begun::HeldBack { version, .. }) => {
+            From::Reset {
+                cause,
+                before,
+                version: *version,
+            }
+        }
+        (from, _) => from,
     }
 }
 

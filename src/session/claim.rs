@@ -379,7 +379,11 @@ impl Session {
             let answer = self.connection.data(&offset_path).await;
             (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
                 .map_err(|fault| trouble("reading", &offset_path, fault))?;
-            return Ok(Next::Settled(Claim::Ours(claimed(attempt, &stat))));
+            return Ok(Next::Settled(Claim::Ours(Claimed {
+                stream: attempt.want.stream,
+                token: stat.czxid,
+                stored: attempt.stored,
+            })));
         }
         if self.is_mine(&stat) || self.is_left_behind(&stat) {
             return match self.connection.delete(&path, Some(stat.version)).await {
@@ -403,10 +407,9 @@ fn warn_of_foreign_stamp(attempt: &Attempt, stat: &Stat) {
 fn claimed(attempt: Attempt, stat: &Stat) -> Claimed {
     let confirmed =
         attempt.stored.version.is_some() && !matches!(attempt.stored.found, Found::Outdated(_));
-    let is_own_read = stat.version > 1;
     let mut stored = attempt.stored;
     // The confirmation raised the version by one.
-    if confirmed && !is_own_read {
+    if confirmed {
         stored.version = stored.version.map(|version| version + 1);
     }
     Claimed {

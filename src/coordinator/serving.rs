@@ -14,12 +14,12 @@ use crate::config::MalformedPeer;
 use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Departure, Farewell, Parted};
-use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot};
+use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Holder, LostCause, ResetCause};
 use crate::filter::{Expansion, expand};
 use crate::group::{Assignment, ConsumerId, GroupView, StreamId, Topic, TopicPartition};
-use crate::listener::Ran;
+use crate::listener::{Ran, RebalanceListener};
 use crate::rebalance::{Plan, plan};
 use crate::registry::Later;
 use crate::session::{
@@ -80,7 +80,7 @@ struct Blocked {
 }
 
 /// Work that goes on beside the waiting, and what came of it.
-enum Done {
+pub(super) enum Done {
     Parted(Vec<TopicPartition>, Result<Vec<Parted>, Trouble>),
     Begun(
         Vec<TopicPartition>,
@@ -91,7 +91,8 @@ enum Done {
         Vec<Commit>,
         Result<BTreeMap<TopicPartition, Committed>, Trouble>,
     ),
-    Listened(&'static str, Ran),
+    /// How a call of the listener ended; none if it did not in its time.
+    Listened(&'static str, Option<Ran>),
     ReaderClosed,
 }
 
@@ -109,6 +110,8 @@ pub(super) struct Serving<'a> {
     commit_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
     /// So many of them asked before the commit that is under way began.
     commit_waiters_served: usize,
+    /// Claims that were sent and whose outcome is not known: an owner node of ours may stand there.
+    limbo: BTreeSet<TopicPartition>,
     is_commit_asked: Arc<AtomicBool>,
     blocked: BTreeMap<TopicPartition, Blocked>,
     works: FuturesUnordered<Later<Done>>,
@@ -133,6 +136,7 @@ pub(super) struct Serving<'a> {
 impl<'a> Serving<'a> {
     pub fn new(core: &'a mut Coordinator, session: Arc<Session>) -> Self {
         let now = Instant::now();
+        let left_over = std::mem::take(&mut core.left_over);
         let config = &core.parts.config;
         let next_commit = now + config.auto_commit_interval;
         let check = config.registration_check_interval;
@@ -150,9 +154,10 @@ impl<'a> Serving<'a> {
             is_committing: false,
             commit_waiters: Vec::new(),
             commit_waiters_served: 0,
+            limbo: BTreeSet::new(),
             is_commit_asked: Arc::default(),
             blocked: BTreeMap::new(),
-            works: FuturesUnordered::new(),
+            works: left_over.into_iter().collect(),
             reader: None,
             brokers: BTreeSet::new(),
             view: GroupView::default(),
@@ -194,11 +199,13 @@ impl<'a> Serving<'a> {
             holds: self.holds.subscribe(),
         };
         let session = self.session.clone();
+        let stop = stopped(self.core.parts.stop.clone());
         tokio::select! {
             biased;
             () = session.ended() => Over::SessionLost,
             trouble = keeper.keep() => trouble.into(),
             over = self.work() => over,
+            () = stop => Over::Left,
         }
     }
 
@@ -271,6 +278,7 @@ impl<'a> Serving<'a> {
             let expansion = self.look().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
+            self.discard_strays(&plan).await?;
             self.claim(&plan).await?;
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
@@ -435,16 +443,23 @@ impl<'a> Serving<'a> {
             let list: Vec<TopicPartition> = lost.iter().cloned().collect();
             reader.stop(&list);
         }
-        if let Some(listener) = self.core.parts.listener.clone() {
-            let ran = self
-                .core
-                .parts
-                .outside
-                .run(Box::new(move || listener.on_lost(&lost, cause)));
-            self.works.push(Box::pin(
-                async move { Done::Listened("on_lost", ran.await) },
-            ));
-        }
+        let listened = self.call("on_lost", move |listener| listener.on_lost(&lost, cause));
+        self.works.extend(listened);
+    }
+
+    /// Calls the listener, if there is one, in its own place; nobody waits longer than its time.
+    fn call(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&dyn RebalanceListener) + Send + 'static,
+    ) -> Option<Later<Done>> {
+        let parts = &self.core.parts;
+        let listener = parts.listener.clone()?;
+        let ran = parts.outside.run(Box::new(move || call(&*listener)));
+        let time = parts.config.drain_timeout;
+        Some(Box::pin(async move {
+            Done::Listened(name, timeout(time, ran).await.ok())
+        }))
     }
 
     /// Offset nodes of partitions that are held back: somebody may have repaired them.
@@ -858,8 +873,27 @@ impl<'a> Serving<'a> {
         if wants.is_empty() {
             return Ok(());
         }
+        self.limbo
+            .extend(wants.iter().map(|want| want.partition.clone()));
         let claims = self.session.claim(wants).await?;
+        for (partition, claim) in &claims {
+            if !matches!(claim, Claim::Unsettled) {
+                self.limbo.remove(partition);
+            }
+        }
         self.take(claims).await
+    }
+
+    /// Owner nodes that an unsettled claim may have made and that are not to be ours any more (A6).
+    async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
+        let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
+        let strays: BTreeSet<TopicPartition> = self.limbo.iter().filter(|p| is_stray(p)).cloned().collect();
+        if strays.is_empty() {
+            return Ok(());
+        }
+        self.session.discard(&strays).await?;
+        self.limbo.retain(|partition| !strays.contains(partition));
+        Ok(())
     }
 
     /// Which of these have an owner already; they are watched from now on.
@@ -951,16 +985,10 @@ impl<'a> Serving<'a> {
         }
         self.note_holding();
         self.begin(begin);
-        if let (Some(listener), false) = (self.core.parts.listener.clone(), ours.is_empty()) {
+        if !ours.is_empty() {
             let told = ours.clone();
-            let ran = self
-                .core
-                .parts
-                .outside
-                .run(Box::new(move || listener.after_claim(&told)));
-            self.works.push(Box::pin(
-                async move { Done::Listened("after_claim", ran.await) },
-            ));
+            let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
+            self.works.extend(listened);
         }
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
@@ -1232,7 +1260,10 @@ impl<'a> Serving<'a> {
 
     /// Those who asked for a commit get one that began after they asked.
     fn serve_waiters(&mut self) {
-        if self.commit_waiters.is_empty() || self.is_committing || self.commit() {
+        if self.commit_waiters.is_empty() {
+            return self.forget_asking();
+        }
+        if self.is_committing || self.commit() {
             return;
         }
         let is_allowed = self
@@ -1254,7 +1285,14 @@ impl<'a> Serving<'a> {
             };
             let _ = waiter.send(answer);
         }
-        self.is_commit_asked.store(false, Ordering::SeqCst);
+        self.forget_asking();
+    }
+
+    /// What is being given up when a commit is asked for is committed with its release.
+    fn forget_asking(&self) {
+        if self.parting.is_empty() {
+            self.is_commit_asked.store(false, Ordering::SeqCst);
+        }
     }
 
     fn on_committed(
@@ -1392,8 +1430,8 @@ impl<'a> Serving<'a> {
                     None => return Err(Over::Left),
                     Some(Command::Commit { reply }) => self.commit_asked(reply),
                     Some(Command::Leave { until, reply }) => {
+                        self.core.farewell = Some(reply);
                         self.leave(until).await;
-                        let _ = reply.send(std::mem::take(&mut self.forced));
                         return Err(Over::Left);
                     }
                 },
@@ -1435,6 +1473,7 @@ impl<'a> Serving<'a> {
                     self.parting.remove(partition);
                 }
                 self.note_holding();
+                self.forget_asking();
                 for parted in answer? {
                     if parted.is_forced {
                         self.forced.insert(parted.partition);
@@ -1463,16 +1502,12 @@ impl<'a> Serving<'a> {
                 Ok(false)
             }
             Done::Listened(call, ran) => {
-                match ran {
-                    Ran::Done => {}
-                    Ran::Panicked(message) => {
-                        self.tell(Event::ListenerFailed {
-                            call,
-                            reason: format!("it panicked: {message}"),
-                        });
-                    }
-                    Ran::Closed => {}
-                }
+                let reason = match ran {
+                    Some(Ran::Done | Ran::Closed) => return Ok(false),
+                    Some(Ran::Panicked(message)) => format!("it panicked: {message}"),
+                    None => "it did not end within its time".to_owned(),
+                };
+                self.tell(Event::ListenerFailed { call, reason });
                 Ok(false)
             }
             Done::ReaderClosed => Ok(false),
@@ -1671,14 +1706,10 @@ impl<'a> Serving<'a> {
             }
         };
         let _ = timeout_at(until, all).await;
-        self.forced.extend(self.parting.keys().cloned());
         let _ = timeout_at(until, self.session.unregister()).await;
         if let Some(reader) = self.reader.take() {
             let _ = timeout_at(until, reader.close()).await;
         }
-        self.tell(Event::Left {
-            forced: self.forced.clone(),
-        });
     }
 
     /// After the last turn: whatever is still in our hands is lost, and streams give nothing more of it.
@@ -1693,6 +1724,7 @@ impl<'a> Serving<'a> {
                 session: self.session.id(),
             });
         }
+        self.core.left_behind = std::mem::take(&mut self.forced);
         let mut lost = BTreeSet::new();
         let held = std::mem::take(&mut self.held)
             .into_iter()
@@ -1706,14 +1738,11 @@ impl<'a> Serving<'a> {
             });
             lost.insert(partition);
         }
-        if let (Some(listener), false) = (self.core.parts.listener.clone(), lost.is_empty()) {
-            // Nobody waits for it; it runs in its own place.
-            drop(
-                self.core
-                    .parts
-                    .outside
-                    .run(Box::new(move || listener.on_lost(&lost, cause))),
-            );
+        self.core.left_behind.extend(lost.iter().cloned());
+        if !lost.is_empty() {
+            // The next session hears how it ended.
+            let listened = self.call("on_lost", move |listener| listener.on_lost(&lost, cause));
+            self.core.left_over.extend(listened);
         }
         for waiter in self.commit_waiters.drain(..) {
             let _ = waiter.send(Err(Error::new(

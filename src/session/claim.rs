@@ -1,6 +1,6 @@
 //! Claiming partitions: the owner node, its stamp and the offset behind it, all in one transaction where the server can.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 
@@ -358,6 +358,23 @@ impl Session {
             }
             (_, fault) => Err(trouble("claiming", &path, fault)),
         }
+    }
+
+    /// Deletes those of these owner nodes that are of this session.
+    pub async fn discard(&self, partitions: &BTreeSet<TopicPartition>) -> Result<(), Trouble> {
+        for partition in partitions {
+            let path = paths::owner(self.group(), partition);
+            let stat = match self.connection.stat(&path).await {
+                Ok(Some(stat)) if self.is_mine(&stat) => stat,
+                Ok(_) => continue,
+                Err(fault) => return Err(trouble("reading", &path, fault)),
+            };
+            match self.connection.delete(&path, Some(stat.version)).await {
+                Ok(()) | Err(Fault::NoNode | Fault::BadVersion) => {}
+                Err(fault) => return Err(trouble("deleting", &path, fault)),
+            }
+        }
+        Ok(())
     }
 
     /// Nobody knows whether the transaction was carried out; the owner node does.

@@ -1,5 +1,7 @@
 //! Claims: held by others, lost replies, hands from outside, ids that are taken.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel::config;
@@ -422,29 +424,33 @@ async fn a_claim_whose_outcome_stayed_unknown_is_not_forgotten() {
     kit.create("t", 4);
     kit.send("t", 4);
     let owners = format!("/consumers/{GROUP}/owners/t/");
-    // The claim is carried out and its answer lost; what follows on the session is lost as well, for a while.
-    let mut lost = 0;
+    // The claim is carried out and its answer lost; so is every look at the owner nodes, until something else has changed.
+    let is_blind = Arc::new(AtomicBool::new(true));
+    let blind = is_blind.clone();
+    let mut is_first = true;
     let _ = kit.registry.clone().with_fate(move |request: &Request| {
-        let is_claim = request.kind == Kind::Multi
-            && request.ops.iter().any(|op| op.path().starts_with(&owners));
-        let is_look = request.kind == Kind::Data && request.path.starts_with(&owners);
-        match lost {
-            0 if is_claim => {
-                lost = 1;
-                Fate::LoseAfter
-            }
-            1..8 if is_look => {
-                lost += 1;
-                Fate::LoseBefore
-            }
-            _ => Fate::Deliver,
+        let is_about_owners = request.path.starts_with(&owners)
+            || request.ops.iter().any(|op| op.path().starts_with(&owners));
+        if !is_about_owners || request.kind == Kind::Children || !blind.load(Ordering::SeqCst) {
+            Fate::Deliver
+        } else if request.kind == Kind::Multi && std::mem::take(&mut is_first) {
+            Fate::LoseAfter
+        } else if is_first {
+            Fate::Deliver
+        } else {
+            Fate::LoseBefore
         }
     });
     let member = kit.join("h1", &[("t", 1)]);
-    // Meanwhile half of it becomes somebody else's.
     until("it has claimed", || kit.owners("t").len() == 4).await;
+    assert!(member.owned().is_empty(), "it does not know");
+    // Meanwhile half of it becomes somebody else's.
     let other = kit.join("h2", &[("t", 1)]);
+    sleep(Duration::from_secs(1)).await;
+    is_blind.store(false, Ordering::SeqCst);
+    let began = Instant::now();
     until("they share", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    assert!(began.elapsed() < T, "{:?}", began.elapsed());
     kit.drain().await;
     member.settled().await;
     other.settled().await;

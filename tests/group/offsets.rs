@@ -229,7 +229,6 @@ async fn a_member_that_was_cut_off_cannot_write_over_its_successor() {
             assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
         };
         tokio::join!(late, others);
-        assert_eq!(old.connector().health().late_acks, 2);
     }
 }
 

@@ -308,10 +308,10 @@ async fn a_token_from_before_a_reset_does_not_count_for_the_same_offset_after_it
     kit.log.delete(&topic("t"));
     kit.log.create(&topic("t"), 1);
     kit.log.append(&at("t", 0), Record::new("new")).unwrap();
+    let new = next_owned(&mut stream).await;
     member
         .tells("the reset", |event| matches!(event, Event::OffsetReset { from: Some(3), .. }))
         .await;
-    let new = next_owned(&mut stream).await;
     assert_eq!((new.offset(), new.payload()), (0, Some(&b"new"[..])));
     for message in old {
         message.ack();

@@ -31,6 +31,9 @@ use crate::wire::paths;
 /// An assignment of more partitions than this is computed outside the member's task.
 const LARGE: usize = 100_000;
 
+/// What is kept of the time of a shutdown for the last commits and releases, at most.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// How long a failed look waits before the next, at first and at most; told after so many in a row.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -128,7 +131,7 @@ pub(super) struct Serving<'a> {
     next_check: Instant,
     next_poll: Instant,
     forced: BTreeSet<TopicPartition>,
-    is_leaving: bool,
+    leave_until: Option<Instant>,
     has_claims_open: bool,
     is_planned: bool,
 }
@@ -171,7 +174,7 @@ impl<'a> Serving<'a> {
             next_check,
             next_poll,
             forced: BTreeSet::new(),
-            is_leaving: false,
+            leave_until: None,
             has_claims_open: false,
             is_planned: false,
         }
@@ -821,7 +824,7 @@ impl<'a> Serving<'a> {
             outside: parts.outside.clone(),
             commits: parts.config.auto_commit,
             is_commit_asked: self.is_commit_asked.clone(),
-            drain_until: Instant::now() + parts.config.drain_timeout,
+            drain_until: self.drain_until(),
             delay: parts.config.legacy_handover_delay,
         };
         self.works.push(Box::pin(async move {
@@ -829,11 +832,24 @@ impl<'a> Serving<'a> {
         }));
     }
 
+    /// When a drain is cut short. Before the end of a shutdown there must be time to commit what is done by then.
+    fn drain_until(&self) -> Instant {
+        let now = Instant::now();
+        let until = now + self.core.parts.config.drain_timeout;
+        match self.leave_until {
+            None => until,
+            Some(end) => {
+                let left = end.saturating_duration_since(now);
+                until.min(end - (left / 4).min(LAST_WORDS))
+            }
+        }
+    }
+
     // ---- claim ----
 
     async fn claim(&mut self, plan: &Plan) -> Result<(), Trouble> {
         self.has_claims_open = false;
-        if self.reader.is_none() || self.is_leaving {
+        if self.reader.is_none() || self.leave_until.is_some() {
             return Ok(());
         }
         let candidates: BTreeMap<TopicPartition, StreamId> = plan
@@ -1682,7 +1698,7 @@ impl<'a> Serving<'a> {
 
     /// Leaves in order until the deadline: streams end, everything is given up, then the registration goes.
     async fn leave(&mut self, until: Instant) {
-        self.is_leaving = true;
+        self.leave_until = Some(until);
         self.publish();
         for core in self.core.parts.streams.values().flatten() {
             core.close();
@@ -1765,7 +1781,7 @@ impl<'a> Serving<'a> {
     fn publish(&self) {
         let blocked = self.blocked.iter();
         let snapshot = Snapshot {
-            phase: if self.is_leaving {
+            phase: if self.leave_until.is_some() {
                 Phase::Leaving
             } else {
                 Phase::Joined

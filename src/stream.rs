@@ -123,11 +123,12 @@ pub trait ReaderSource: Send + Sync {
     /// Whether the brokers must be found in ZooKeeper, since nobody named any.
     fn needs_brokers(&self) -> bool;
 
-    /// Makes one for the brokers that are registered; they are ignored if others were named.
+    /// Makes one for the brokers that are registered; they are ignored if others were named. `partitions` is how many are
+    /// likely to be read at a time, which bounds what each may hold.
     ///
     /// # Errors
     /// A setting that the client refuses, or a registration from which no address can be had.
-    fn open(&self, brokers: &[Broker]) -> Result<Arc<dyn Reader>, Error>;
+    fn open(&self, brokers: &[Broker], partitions: usize) -> Result<Arc<dyn Reader>, Error>;
 }
 
 // ---- what streams and the coordinator share ----

@@ -77,7 +77,8 @@ enum HeldState {
 struct Blocked {
     holder: Holder,
     since: Instant,
-    is_freed: bool,
+    /// When its owner node went, so that it may be claimed.
+    freed: Option<Instant>,
     is_told: bool,
     is_stuck: bool,
 }
@@ -279,6 +280,7 @@ impl<'a> Serving<'a> {
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
+            self.find_brokers().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
             self.discard_strays(&plan).await?;
@@ -340,7 +342,7 @@ impl<'a> Serving<'a> {
         if self.reader.is_some() {
             return Ok(());
         }
-        match self.core.parts.source.open(brokers) {
+        match self.core.parts.source.open(brokers, self.expected_share()) {
             Ok(reader) => {
                 self.reader = Some(reader);
                 Ok(())
@@ -348,6 +350,18 @@ impl<'a> Serving<'a> {
             Err(error) if error.kind() == ErrorKind::Config => Err(Trouble::Fatal(error)),
             Err(error) => Err(Trouble::Transient(error.to_string())),
         }
+    }
+
+    /// How many partitions we are likely to read: twice an equal share of what the present members have in common.
+    fn expected_share(&self) -> usize {
+        let own = self.core.parts.subscription.keys();
+        let partitions: usize = own
+            .filter_map(|topic| self.view.partitions.get(topic))
+            .map(Vec::len)
+            .sum();
+        (partitions * 2)
+            .div_ceil(self.view.members.len().max(1))
+            .clamp(1, partitions.max(1))
     }
 
     fn drop_reader(&mut self) {
@@ -386,7 +400,7 @@ impl<'a> Serving<'a> {
         self.verify(&ours).await?;
         for partition in changed {
             if let Some(blocked) = self.blocked.get_mut(&partition) {
-                blocked.is_freed = true;
+                blocked.freed.get_or_insert_with(Instant::now);
             }
             self.fired.remove(&Watched::Owner(partition));
         }
@@ -861,7 +875,7 @@ impl<'a> Serving<'a> {
             .filter(|(partition, _)| {
                 self.blocked
                     .get(*partition)
-                    .is_none_or(|blocked| blocked.is_freed)
+                    .is_none_or(|blocked| self.is_due(blocked))
             })
             .map(|(partition, stream)| (partition.clone(), stream.clone()))
             .collect();
@@ -903,13 +917,34 @@ impl<'a> Serving<'a> {
     /// Owner nodes that an unsettled claim may have made and that are not to be ours any more (A6).
     async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
         let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
-        let strays: BTreeSet<TopicPartition> = self.limbo.iter().filter(|p| is_stray(p)).cloned().collect();
+        let strays: BTreeSet<TopicPartition> =
+            self.limbo.iter().filter(|p| is_stray(p)).cloned().collect();
         if strays.is_empty() {
             return Ok(());
         }
         self.session.discard(&strays).await?;
         self.limbo.retain(|partition| !strays.contains(partition));
         Ok(())
+    }
+
+    /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
+    /// last commit may still be under way to another store: `takeover.delay.ms` is waited.
+    fn due(&self, blocked: &Blocked) -> Option<Instant> {
+        let is_gone = blocked
+            .holder
+            .member
+            .as_ref()
+            .is_none_or(|member| !self.view.members.contains_key(member));
+        let delay = if is_gone {
+            self.core.parts.config.takeover_delay
+        } else {
+            Duration::ZERO
+        };
+        blocked.freed.map(|freed| freed + delay)
+    }
+
+    fn is_due(&self, blocked: &Blocked) -> bool {
+        self.due(blocked).is_some_and(|due| due <= Instant::now())
     }
 
     /// Which of these have an owner already; they are watched from now on.
@@ -952,7 +987,7 @@ impl<'a> Serving<'a> {
             let blocked = Blocked {
                 holder,
                 since,
-                is_freed: false,
+                freed: None,
                 is_told,
                 is_stuck: false,
             };
@@ -1536,6 +1571,10 @@ impl<'a> Serving<'a> {
             _ => None,
         });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
+        let due = self
+            .blocked
+            .values()
+            .filter_map(|blocked| self.due(blocked));
         let stuck = self
             .blocked
             .values()
@@ -1549,6 +1588,7 @@ impl<'a> Serving<'a> {
             .then_some(self.next_commit);
         retries
             .chain(stuck)
+            .chain(due)
             .chain(moments.into_iter().flatten())
             .chain(commit)
             .min()
@@ -1593,7 +1633,7 @@ impl<'a> Serving<'a> {
         if is_due {
             self.retry_at = None;
         }
-        Ok(is_due || self.blocked.values().any(|blocked| blocked.is_freed))
+        Ok(is_due || self.blocked.values().any(|blocked| self.is_due(blocked)))
     }
 
     fn tell_of_waiting(&mut self, now: Instant) {
@@ -1632,7 +1672,9 @@ impl<'a> Serving<'a> {
         }
         let owned = self.lookout.owned(&topics).await?;
         for (partition, blocked) in &mut self.blocked {
-            blocked.is_freed |= !owned.contains(partition);
+            if !owned.contains(partition) {
+                blocked.freed.get_or_insert_with(Instant::now);
+            }
         }
         Ok(())
     }
@@ -1838,13 +1880,14 @@ fn held_back(partition: &TopicPartition, held: &Held) -> Option<(TopicPartition,
 /// The offset node's version may have moved while the beginning that is now void was under way.
 fn with_version(from: From, begun: &Begun) -> From {
     match (from, begun) {
-        (From::Reset { cause, before, .. }, Begun::Reading { version, .. } | Begun::HeldBack { version, .. }) => {
-            From::Reset {
-                cause,
-                before,
-                version: *version,
-            }
-        }
+        (
+            From::Reset { cause, before, .. },
+            Begun::Reading { version, .. } | Begun::HeldBack { version, .. },
+        ) => From::Reset {
+            cause,
+            before,
+            version: *version,
+        },
         (from, _) => from,
     }
 }

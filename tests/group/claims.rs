@@ -22,29 +22,54 @@ async fn a_partition_that_somebody_else_holds_is_waited_for_while_the_others_are
     stranger.own("t", 1, "g_old-0").await;
     let mut member = kit.join("h1", &[("t", 1)]);
     let told = member
-        .tells("that it waits", |event| matches!(event, Event::Waiting { .. }))
+        .tells("that it waits", |event| {
+            matches!(event, Event::Waiting { .. })
+        })
         .await;
     let Event::Waiting { partition, holder } = told else {
         unreachable!()
     };
     assert_eq!(partition, at("t", 1));
-    assert_eq!((holder.text.as_str(), holder.session), ("g_old-0", stranger.id()));
+    assert_eq!(
+        (holder.text.as_str(), holder.session),
+        ("g_old-0", stranger.id())
+    );
     assert_eq!(member.owned(), ["t-0", "t-2", "t-3"]);
     kit.send("t", 4);
-    until("the others are read", || kit.finished.lock().unwrap().len() == 3).await;
+    until("the others are read", || {
+        kit.finished.lock().unwrap().len() == 3
+    })
+    .await;
     let began = Instant::now();
     let told = member
-        .tells("that it is stuck", |event| matches!(event, Event::Stuck { .. }))
+        .tells("that it is stuck", |event| {
+            matches!(event, Event::Stuck { .. })
+        })
         .await;
     assert!(told.to_string().contains("g_old-0"), "{told}");
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    until("health says so", || member.connector().health().stuck.contains(&at("t", 1))).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    until("health says so", || {
+        member.connector().health().stuck.contains(&at("t", 1))
+    })
+    .await;
     assert!(!member.connector().health().is_ready());
-    assert_eq!(kit.owners("t")[&1], "g_old-0", "it is never taken from a stranger");
+    assert_eq!(
+        kit.owners("t")[&1],
+        "g_old-0",
+        "it is never taken from a stranger"
+    );
     let freed = Instant::now();
     stranger.delete(&Kit::owner_path("t", 1)).await;
     until("it is claimed", || member.owned().len() == 4).await;
-    assert!(freed.elapsed() < Duration::from_millis(100), "{:?}", freed.elapsed());
+    assert!(
+        freed.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        freed.elapsed()
+    );
     kit.drain().await;
     member.settled().await;
     assert!(member.connector().health().is_ready());
@@ -60,8 +85,14 @@ async fn waiting_and_stuck_are_told_once() {
     let mut member = kit.join("h1", &[("t", 1)]);
     sleep(Duration::from_secs(120)).await;
     let told = member.told();
-    let waiting = told.iter().filter(|event| matches!(event, Event::Waiting { .. })).count();
-    let stuck = told.iter().filter(|event| matches!(event, Event::Stuck { .. })).count();
+    let waiting = told
+        .iter()
+        .filter(|event| matches!(event, Event::Waiting { .. }))
+        .count();
+    let stuck = told
+        .iter()
+        .filter(|event| matches!(event, Event::Stuck { .. }))
+        .count();
     assert_eq!((waiting, stuck), (1, 1), "{told:#?}");
     let writes = kit.writes_below(&Kit::owner_path("t", 1), 0);
     assert_eq!(writes.len(), 1, "nobody hammers at it: {writes:?}");
@@ -97,7 +128,10 @@ async fn an_owner_node_with_our_text_but_of_a_strangers_session_is_not_ours() {
     stranger.own("t", 0, &text).await;
     let member = kit.join("h1", &[("t", 1)]);
     assert_eq!(format!("{}-0", member.name), text);
-    until("it waits", || !member.connector().health().waiting.is_empty()).await;
+    until("it waits", || {
+        !member.connector().health().waiting.is_empty()
+    })
+    .await;
     kit.send("t", 2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(member.owned(), ["t-1"]);
@@ -126,13 +160,18 @@ async fn what_a_session_of_ours_left_behind_is_taken_over_at_once() {
     let began = Instant::now();
     kit.registry.delete(&Kit::id_path(&member.name));
     member
-        .tells("that it is back", |event| {
-            matches!(event, Event::Joined { session, .. } if *session != old)
-        })
+        .tells(
+            "that it is back",
+            |event| matches!(event, Event::Joined { session, .. } if *session != old),
+        )
         .await;
     member.settled().await;
     assert_eq!(member.owned().len(), 3);
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
     for partition in 0..3 {
         assert_eq!(kit.owner_session("t", partition), Some(member.session()));
     }
@@ -159,8 +198,15 @@ async fn an_owner_node_that_is_deleted_by_hand_is_lost_at_once_and_claimed_anew(
             matches!(event, Event::Lost { partition, cause: LostCause::OwnerNodeGone, .. } if *partition == at("t", 1))
         })
         .await;
-    until("it is claimed anew", || kit.owner_session("t", 1) == Some(member.session())).await;
-    assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
+    until("it is claimed anew", || {
+        kit.owner_session("t", 1) == Some(member.session())
+    })
+    .await;
+    assert!(
+        began.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        began.elapsed()
+    );
     kit.send("t", 3);
     kit.drain().await;
     assert_eq!(member.owned().len(), 3);
@@ -176,15 +222,27 @@ async fn an_owner_node_that_was_replaced_is_lost_and_never_touched() {
     let stranger = kit.stranger().await;
     let path = Kit::owner_path("t", 0);
     let replace = vec![
-        Op::Delete { path: path.clone(), version: None },
-        Op::Create { path, data: b"other-0".to_vec(), ephemeral: true },
+        Op::Delete {
+            path: path.clone(),
+            version: None,
+        },
+        Op::Create {
+            path,
+            data: b"other-0".to_vec(),
+            ephemeral: true,
+        },
     ];
     stranger.0.multi(replace).await.unwrap();
     member
-        .tells("that it is lost", |event| matches!(event, Event::Lost { .. }))
+        .tells("that it is lost", |event| {
+            matches!(event, Event::Lost { .. })
+        })
         .await;
     kit.send("t", 2);
-    until("the other is read", || kit.finished.lock().unwrap().len() == 1).await;
+    until("the other is read", || {
+        kit.finished.lock().unwrap().len() == 1
+    })
+    .await;
     member.leave().await;
     assert_eq!(kit.owners("t")[&0], "other-0");
 }
@@ -196,17 +254,31 @@ async fn a_registration_that_is_deleted_by_hand_is_made_again() {
     kit.create("t", 4);
     let mut member = kit.join("h1", &[("t", 1)]);
     let other = kit.join("h2", &[("t", 1)]);
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
     kit.send("t", 4);
     kit.registry.delete(&Kit::id_path(&member.name));
     let lost = member
-        .tells("that it is lost", |event| matches!(event, Event::Lost { .. }))
+        .tells("that it is lost", |event| {
+            matches!(event, Event::Lost { .. })
+        })
         .await;
     assert!(
-        matches!(lost, Event::Lost { cause: LostCause::RegistrationGone, .. }),
+        matches!(
+            lost,
+            Event::Lost {
+                cause: LostCause::RegistrationGone,
+                ..
+            }
+        ),
         "{lost}"
     );
-    until("they share again", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    until("they share again", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
     assert_eq!(kit.members().len(), 2);
     kit.send("t", 4);
     kit.drain().await;
@@ -226,7 +298,9 @@ async fn a_registration_that_was_overwritten_is_put_right() {
         until("it is registered", || kit.registry.text(&path).is_some()).await;
         kit.registry.put(&path, "{}");
         until("it is written again", || {
-            kit.registry.text(&path).is_some_and(|text| text.contains(r#""t":1"#))
+            kit.registry
+                .text(&path)
+                .is_some_and(|text| text.contains(r#""t":1"#))
         })
         .await;
         assert_eq!(kit.members().len(), 1);
@@ -252,10 +326,25 @@ async fn an_id_that_a_live_session_holds_is_an_error_after_a_bounded_wait() {
     assert_eq!(error.kind(), ErrorKind::IdHeld);
     let holder = format!("0x{:x}", first.session());
     let text = error.to_string();
-    assert!(text.contains(&holder) && text.contains(&first.name), "{text}");
-    assert!(began.elapsed() >= T && began.elapsed() <= T * 2 + T / 4, "{:?}", began.elapsed());
-    assert!(second.told().iter().any(|event| matches!(event, Event::IdHeld { .. })));
-    assert_eq!(second.connector().commit().await.unwrap_err().kind(), ErrorKind::IdHeld);
+    assert!(
+        text.contains(&holder) && text.contains(&first.name),
+        "{text}"
+    );
+    assert!(
+        began.elapsed() >= T && began.elapsed() <= T * 2 + T / 4,
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        second
+            .told()
+            .iter()
+            .any(|event| matches!(event, Event::IdHeld { .. }))
+    );
+    assert_eq!(
+        second.connector().commit().await.unwrap_err().kind(),
+        ErrorKind::IdHeld
+    );
     assert_eq!(first.owned().len(), 2, "the first is untouched");
     first.leave().await;
     let third = kit.join("h1", &[("t", 1)]);
@@ -287,21 +376,28 @@ async fn an_id_that_was_taken_after_a_lost_session_is_waited_for_as_long_as_it_t
     kit.registry.refuse("for a moment");
     kit.registry.expire(old);
     member
-        .tells("the loss", |event| matches!(event, Event::SessionLost { .. }))
+        .tells("the loss", |event| {
+            matches!(event, Event::SessionLost { .. })
+        })
         .await;
     stranger.register_for(&member.name, "t", 1).await;
     kit.registry.accept();
     member
-        .tells("who has it", |event| {
-            matches!(event, Event::IdHeld { session, .. } if *session == stranger.id())
-        })
+        .tells(
+            "who has it",
+            |event| matches!(event, Event::IdHeld { session, .. } if *session == stranger.id()),
+        )
         .await;
     sleep(T * 20).await;
     assert!(member.connector().health().failure.is_none());
     let freed = Instant::now();
     stranger.close().await;
     member.settled().await;
-    assert!(freed.elapsed() < Duration::from_secs(1), "{:?}", freed.elapsed());
+    assert!(
+        freed.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        freed.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -314,7 +410,10 @@ async fn the_servers_dialect_is_found_out() {
     member.settled().await;
     kit.drain().await;
     let other = kit.join("h2", &[("t", 1)]);
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 6)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 6)
+    })
+    .await;
     kit.send("t", 6);
     kit.drain().await;
     assert_eq!(kit.duplicates(), 0);
@@ -373,7 +472,10 @@ fn member_session(event: &Event) -> Option<i64> {
 /// Every owner node of ours, and our registration, is at version 1, which a JVM's never is (ruling 7).
 fn assert_stamped(kit: &Kit, name: &str, partitions: i32) {
     for partition in 0..partitions {
-        let (_, stat) = kit.registry.read(&Kit::owner_path(name, partition)).unwrap();
+        let (_, stat) = kit
+            .registry
+            .read(&Kit::owner_path(name, partition))
+            .unwrap();
         assert_eq!(stat.version, 1);
     }
 }
@@ -450,7 +552,10 @@ async fn a_claim_whose_outcome_stayed_unknown_is_not_forgotten() {
     sleep(Duration::from_secs(1)).await;
     is_blind.store(false, Ordering::SeqCst);
     let began = Instant::now();
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
     assert!(began.elapsed() < T, "{:?}", began.elapsed());
     kit.drain().await;
     member.settled().await;
@@ -467,7 +572,10 @@ async fn a_member_asks_for_little_when_something_changes() {
     let session = member.session();
     let before = kit.registry.session(session).unwrap().requests;
     let other = kit.join("h2", &[("t", 1)]);
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 24)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 24)
+    })
+    .await;
     member.settled().await;
     let after = kit.registry.session(session).unwrap().requests;
     let asked: u64 = after.values().sum::<u64>() - before.values().sum::<u64>();
@@ -500,6 +608,7 @@ async fn a_standby_sends_nothing_but_its_self_check() {
     sleep(Duration::from_secs(100)).await;
     assert!(count() - before <= 5 * 4, "{}", count() - before);
     let writes = kit.registry.log_since(0).into_iter();
-    let writes = writes.filter(|write| write.session == standby.session() && write.act == Act::Check);
+    let writes =
+        writes.filter(|write| write.session == standby.session() && write.act == Act::Check);
     assert_eq!(writes.count(), 0, "it proves nothing to the quorum");
 }

@@ -20,7 +20,10 @@ async fn refused(topics: &[(&str, u32)], words: &str) {
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains(words), "{error}");
     assert!(kit.members().is_empty());
-    assert!(kit.registry.text("/consumers").is_none(), "nothing was written");
+    assert!(
+        kit.registry.text("/consumers").is_none(),
+        "nothing was written"
+    );
 }
 
 #[tokio::test]
@@ -47,11 +50,17 @@ async fn a_second_subscription_is_refused_and_changes_nothing() {
     let connector = connected(&kit).await;
     let streams = connector.streams([(topic("t"), 2)]).await.unwrap();
     assert_eq!(streams[&topic("t")].len(), 2);
-    let registered = kit.registry.text(&Kit::id_path(connector.consumer_id().as_str()));
+    let registered = kit
+        .registry
+        .text(&Kit::id_path(connector.consumer_id().as_str()));
     let error = connector.streams([(topic("u"), 1)]).await.unwrap_err();
     assert!(error.to_string().contains("twice"), "{error}");
     connector.settled().await.unwrap();
-    assert_eq!(registered, kit.registry.text(&Kit::id_path(connector.consumer_id().as_str())));
+    assert_eq!(
+        registered,
+        kit.registry
+            .text(&Kit::id_path(connector.consumer_id().as_str()))
+    );
     assert_eq!(connector.owned().len(), 2);
     let farewell = connector.shutdown(Duration::from_secs(5)).await.unwrap();
     assert!(farewell.forced.is_empty());
@@ -74,7 +83,12 @@ async fn a_connector_that_never_joined_leaves_at_once() {
     let farewell = connector.shutdown(Duration::from_secs(5)).await.unwrap();
     assert!(farewell.forced.is_empty());
     drop(connected(&kit).await);
-    assert!(kit.registry.sessions().iter().all(|session| !session.is_open));
+    assert!(
+        kit.registry
+            .sessions()
+            .iter()
+            .all(|session| !session.is_open)
+    );
 }
 
 #[tokio::test]
@@ -121,13 +135,16 @@ async fn a_right_that_is_missing_is_named_with_its_path() {
     // r154, X1
     let kit = Kit::new();
     kit.create("t", 1);
-    let _ = kit.registry.clone().with_fate(|request: &evenkeel::testing::Request| {
-        if request.is_write() && request.path.starts_with("/consumers") {
-            evenkeel::testing::Fate::Refuse(evenkeel::registry::Fault::NoAuth)
-        } else {
-            evenkeel::testing::Fate::Deliver
-        }
-    });
+    let _ = kit
+        .registry
+        .clone()
+        .with_fate(|request: &evenkeel::testing::Request| {
+            if request.is_write() && request.path.starts_with("/consumers") {
+                evenkeel::testing::Fate::Refuse(evenkeel::registry::Fault::NoAuth)
+            } else {
+                evenkeel::testing::Fate::Deliver
+            }
+        });
     let member = kit.join("h1", &[("t", 1)]);
     let error = member.connector().settled().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoAuth);
@@ -142,14 +159,17 @@ async fn parents_that_exist_need_not_be_made() {
     for dir in ["ids", "owners/t", "offsets/t"] {
         kit.registry.put(&format!("/consumers/g/{dir}"), "");
     }
-    let _ = kit.registry.clone().with_fate(|request: &evenkeel::testing::Request| {
-        let is_above = ["/consumers", "/consumers/g"].contains(&request.path.as_str());
-        if request.is_write() && is_above {
-            evenkeel::testing::Fate::Refuse(evenkeel::registry::Fault::NoAuth)
-        } else {
-            evenkeel::testing::Fate::Deliver
-        }
-    });
+    let _ = kit
+        .registry
+        .clone()
+        .with_fate(|request: &evenkeel::testing::Request| {
+            let is_above = ["/consumers", "/consumers/g"].contains(&request.path.as_str());
+            if request.is_write() && is_above {
+                evenkeel::testing::Fate::Refuse(evenkeel::registry::Fault::NoAuth)
+            } else {
+                evenkeel::testing::Fate::Deliver
+            }
+        });
     let member = kit.join("h1", &[("t", 1)]);
     member.settled().await;
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel::clock::TokioClock;
-use evenkeel::id::IdContext;
 use evenkeel::event::LostCause;
+use evenkeel::id::IdContext;
 use evenkeel::listener::RebalanceListener;
 use evenkeel::registry::{Connection, Dialect, Registry};
 use evenkeel::stream::{Reader, ReaderSource};
@@ -39,7 +39,7 @@ impl ReaderSource for Source {
         false
     }
 
-    fn open(&self, _: &[Broker]) -> Result<Arc<dyn Reader>, Error> {
+    fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
         Ok(self.0.reader())
     }
 }

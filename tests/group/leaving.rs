@@ -26,7 +26,11 @@ async fn a_member_may_leave_at_any_moment() {
         let began = Instant::now();
         let name = member.name.clone();
         assert!(member.leave().await.forced.is_empty(), "seed {seed}");
-        assert!(began.elapsed() < Duration::from_secs(1), "seed {seed}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "seed {seed}: {:?}",
+            began.elapsed()
+        );
         assert!(!kit.members().contains(&name), "seed {seed}");
         let all = if seed % 3 == 0 { 9 } else { 8 };
         until("the other has all", || other.owned().len() == all).await;
@@ -46,7 +50,11 @@ async fn a_member_that_waits_for_a_partition_leaves_at_once() {
     sleep(Duration::from_secs(60)).await;
     let began = Instant::now();
     assert!(member.leave().await.forced.is_empty());
-    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
     assert!(kit.members().is_empty());
     assert_eq!(kit.owners("t").len(), 1);
 }
@@ -54,7 +62,13 @@ async fn a_member_that_waits_for_a_partition_leaves_at_once() {
 #[tokio::test(start_paused = true)]
 async fn with_the_registry_gone_the_deadline_is_kept() {
     // r128, S17
-    for how in ["halt", "cut", "cut while it looks", "cut while it opens", "cut while it registers"] {
+    for how in [
+        "halt",
+        "cut",
+        "cut while it looks",
+        "cut while it opens",
+        "cut while it registers",
+    ] {
         let mut kit = Kit::slow(5, 5, 0);
         kit.create("t", 2);
         kit.send("t", 2);
@@ -83,7 +97,11 @@ async fn with_the_registry_gone_the_deadline_is_kept() {
         let began = Instant::now();
         let held = connector.owned().len();
         let farewell = connector.shutdown(Duration::from_secs(2)).await.unwrap();
-        assert!(began.elapsed() <= Duration::from_millis(2010), "{how}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= Duration::from_millis(2010),
+            "{how}: {:?}",
+            began.elapsed()
+        );
         assert!(farewell.forced.len() >= held, "{how}: {farewell:?}");
         member
             .tells("that it left", |event| matches!(event, Event::Left { .. }))
@@ -115,10 +133,18 @@ async fn a_session_that_ends_while_we_leave_is_not_followed_by_another() {
         let began = Instant::now();
         let (farewell, ()) = tokio::join!(connector.shutdown(Duration::from_secs(10)), doom);
         assert_eq!(farewell.unwrap().forced.len(), 1, "{how}");
-        assert!(began.elapsed() < Duration::from_secs(4), "{how}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(4),
+            "{how}: {:?}",
+            began.elapsed()
+        );
         drop(held);
         sleep(T).await;
-        assert_eq!(kit.registry.sessions().len(), 1, "{how}: it does not come back");
+        assert_eq!(
+            kit.registry.sessions().len(),
+            1,
+            "{how}: it does not come back"
+        );
         assert!(kit.members().is_empty());
     }
 }
@@ -139,9 +165,16 @@ async fn what_is_done_is_committed_though_the_time_is_short() {
     let held = next_owned(stream).await;
     let began = Instant::now();
     let connector = member.connector.take().unwrap();
-    let farewell = connector.shutdown(Duration::from_millis(800)).await.unwrap();
+    let farewell = connector
+        .shutdown(Duration::from_millis(800))
+        .await
+        .unwrap();
     assert_eq!(farewell.forced.len(), 1);
-    assert!(began.elapsed() <= Duration::from_millis(800), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= Duration::from_millis(800),
+        "{:?}",
+        began.elapsed()
+    );
     assert_eq!(kit.offset("t", 0).as_deref(), Some("2"));
     assert!(kit.owners("t").is_empty() && kit.members().is_empty());
     drop(held);
@@ -165,15 +198,26 @@ async fn dropping_the_handle_fences_at_once_and_closes_the_session() {
         let began = Instant::now();
         let coordinator = member.drop_handle();
         assert!(streams[0].recv().await.is_none());
-        assert!(streams[1].recv().await.is_none(), "nothing more is delivered");
+        assert!(
+            streams[1].recv().await.is_none(),
+            "nothing more is delivered"
+        );
         held.ack();
         coordinator.await.unwrap();
-        assert!(began.elapsed() <= Duration::from_millis(1010), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= Duration::from_millis(1010),
+            "{:?}",
+            began.elapsed()
+        );
         if !is_cut {
             assert!(!kit.registry.session(session).unwrap().is_open);
             assert!(kit.members().is_empty() && kit.owners("t").is_empty());
         }
-        assert_eq!(kit.offset("t", 0).as_deref(), Some("0"), "there is no last commit");
+        assert_eq!(
+            kit.offset("t", 0).as_deref(),
+            Some("0"),
+            "there is no last commit"
+        );
     }
 }
 
@@ -187,10 +231,15 @@ async fn leaving_goes_on_when_nobody_waits_for_it_any_more() {
     kit.send("t", 2);
     kit.drain().await;
     let connector = member.connector.take().unwrap();
-    let left = tokio::time::timeout(Duration::from_millis(1), connector.shutdown(Duration::from_secs(5)));
+    let left = tokio::time::timeout(
+        Duration::from_millis(1),
+        connector.shutdown(Duration::from_secs(5)),
+    );
     assert!(left.await.is_err());
     member
-        .tells("that it left", |event| *event == Event::Left { forced: [].into() })
+        .tells("that it left", |event| {
+            *event == Event::Left { forced: [].into() }
+        })
         .await;
     assert!(kit.members().is_empty() && kit.owners("t").is_empty());
     assert_eq!(kit.offset("t", 0).as_deref(), Some("1"));
@@ -227,6 +276,9 @@ async fn a_member_that_was_ended_says_why_to_whoever_asks() {
     let error = second.connector().settled().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdHeld);
     let connector = second.connector.take().unwrap();
-    let error = connector.shutdown(Duration::from_secs(1)).await.unwrap_err();
+    let error = connector
+        .shutdown(Duration::from_secs(1))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdHeld);
 }

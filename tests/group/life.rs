@@ -170,7 +170,11 @@ async fn members_that_join_at_once_share_by_the_range_rule_in_every_round() {
         until("they share", || share_rightly(&kit, "t", &all, 24)).await;
         kit.send("t", 24);
         kit.drain().await;
-        assert_eq!(kit.duplicates(), 0, "seed {seed}: a clean hand-over doubles none");
+        assert_eq!(
+            kit.duplicates(),
+            0,
+            "seed {seed}: a clean hand-over doubles none"
+        );
         for member in members {
             assert!(member.leave().await.forced.is_empty());
         }
@@ -210,7 +214,11 @@ async fn a_standby_stays_registered_and_takes_over_when_the_owner_dies_or_leaves
             members.iter().filter(|m| !m.owned().is_empty()).count() == 1
         })
         .await;
-        let bound = if round == 1 { Duration::from_millis(500) } else { T + T / 4 };
+        let bound = if round == 1 {
+            Duration::from_millis(500)
+        } else {
+            T + T / 4
+        };
         assert!(began.elapsed() <= bound, "{:?}", began.elapsed());
     }
     kit.send("t", 1);
@@ -304,7 +312,14 @@ async fn a_member_that_comes_and_goes_does_not_touch_those_with_other_topics() {
         b.leave().await;
     }
     assert_eq!(kit.writes_below("/consumers/g/owners/t1", before), []);
-    assert_eq!(kit.log.starts().iter().filter(|(p, _)| p.topic.as_str() == "t1").count(), 3);
+    assert_eq!(
+        kit.log
+            .starts()
+            .iter()
+            .filter(|(p, _)| p.topic.as_str() == "t1")
+            .count(),
+        3
+    );
     assert_eq!(a.owned().len(), 3);
 }
 
@@ -327,7 +342,12 @@ async fn new_partitions_are_seen_each_time_and_read_from_their_oldest_message() 
         kit.drain().await;
     }
     assert_eq!(kit.duplicates(), 0);
-    let again = kit.log.starts().iter().filter(|(p, _)| p.partition == 0).count();
+    let again = kit
+        .log
+        .starts()
+        .iter()
+        .filter(|(p, _)| p.partition == 0)
+        .count();
     assert_eq!(again, 1, "what was read goes on as it was");
 }
 
@@ -346,8 +366,12 @@ async fn a_topic_that_does_not_exist_is_told_once_and_read_once_it_is_made() {
     other.leave().await;
     kit.send("t1", 2);
     kit.drain().await;
-    let missing = |event: &Event| matches!(event, Event::TopicMissing { topic } if topic.as_str() == "t2");
-    assert_eq!(member.told().iter().filter(|event| missing(event)).count(), 1);
+    let missing =
+        |event: &Event| matches!(event, Event::TopicMissing { topic } if topic.as_str() == "t2");
+    assert_eq!(
+        member.told().iter().filter(|event| missing(event)).count(),
+        1
+    );
     // Written before we know of the topic; nobody can have meant to skip it.
     kit.log.create(&topic("t2"), 2);
     kit.send("t2", 2);
@@ -370,9 +394,15 @@ async fn a_deleted_topic_is_let_go_and_the_others_go_on() {
     kit.delete("t1");
     until("it is let go", || kit.owners("t1").is_empty()).await;
     member
-        .tells("that it is missing", |event| matches!(event, Event::TopicMissing { .. }))
+        .tells("that it is missing", |event| {
+            matches!(event, Event::TopicMissing { .. })
+        })
         .await;
-    assert_eq!(kit.writes_below("/consumers/g/offsets/t1", before), [], "offsets are left alone");
+    assert_eq!(
+        kit.writes_below("/consumers/g/offsets/t1", before),
+        [],
+        "offsets are left alone"
+    );
     member.settled().await;
     kit.send("t2", 2);
     kit.drain().await;
@@ -410,7 +440,11 @@ async fn a_topic_made_anew_is_read_from_its_beginning() {
             .tells("the reset", |event| {
                 matches!(
                     event,
-                    Event::OffsetReset { cause: ResetCause::TopicRecreated, to: Some(0), .. }
+                    Event::OffsetReset {
+                        cause: ResetCause::TopicRecreated,
+                        to: Some(0),
+                        ..
+                    }
                 )
             })
             .await;
@@ -427,7 +461,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % sides
     }
 }
@@ -524,7 +561,9 @@ async fn brokers_that_come_and_go_during_a_look_do_not_hold_it_up() {
         let node = format!("/brokers/ids/{number}");
         kit.registry.put(
             &node,
-            format!(r#"{{"version":1,"host":"h{number}","port":9092,"jmx_port":-1,"timestamp":"0"}}"#),
+            format!(
+                r#"{{"version":1,"host":"h{number}","port":9092,"jmx_port":-1,"timestamp":"0"}}"#
+            ),
         );
         tokio::time::sleep(Duration::from_millis(number % 17)).await;
         kit.registry.delete(&format!("/brokers/ids/{}", number - 1));

@@ -12,7 +12,9 @@ use tokio::time::{Instant, sleep};
 use crate::kit::{Diary, Kit, Member, next_owned, topic, until};
 
 fn listened(kit: &Kit, host: &str, diary: &Diary) -> Member {
-    let builder = kit.builder(host, kit.config()).with_listener(Arc::new(diary.clone()));
+    let builder = kit
+        .builder(host, kit.config())
+        .with_listener(Arc::new(diary.clone()));
     kit.join_with(builder, &[("t", 1)])
 }
 
@@ -28,10 +30,17 @@ async fn calls_alternate_for_each_partition() {
     for round in 0..6 {
         kit.send("t", 6);
         let other = kit.join(&format!("o{round}"), &[("t", 1)]);
-        until("they share", || other.owned().len() == 3 && member.owned().len() == 3).await;
+        until("they share", || {
+            other.owned().len() == 3 && member.owned().len() == 3
+        })
+        .await;
         if round % 2 == 0 {
             kit.registry.expire(member.session());
-            member.tells("that it is back", |event| matches!(event, Event::Joined { .. })).await;
+            member
+                .tells("that it is back", |event| {
+                    matches!(event, Event::Joined { .. })
+                })
+                .await;
         }
         other.leave().await;
         until("it has all", || member.owned().len() == 6).await;
@@ -43,7 +52,10 @@ async fn calls_alternate_for_each_partition() {
         for partition in partitions {
             match call {
                 "after_claim" => assert!(ours.insert(partition), "claimed twice"),
-                _ => assert!(ours.remove(&partition), "{call} {partition} without a claim"),
+                _ => assert!(
+                    ours.remove(&partition),
+                    "{call} {partition} without a claim"
+                ),
             }
         }
     }
@@ -62,7 +74,9 @@ async fn what_is_acknowledged_in_before_release_is_committed_before_the_release(
         config.auto_commit = auto_commit;
         config.drain_timeout = Duration::from_millis(500);
         let diary = Diary::default();
-        let builder = kit.builder("h1", config).with_listener(Arc::new(diary.clone()));
+        let builder = kit
+            .builder("h1", config)
+            .with_listener(Arc::new(diary.clone()));
         let (member, mut streams) = kit.join_unread(builder, &[("t", 1)]);
         member.settled().await;
         let message = next_owned(&mut streams.get_mut(&topic("t")).unwrap()[0]).await;
@@ -70,7 +84,10 @@ async fn what_is_acknowledged_in_before_release_is_committed_before_the_release(
         let in_hand = Arc::new(Mutex::new(Some(token)));
         let owner = kit.registry.clone();
         *diary.on_release.lock().unwrap() = Some(Box::new(move |_| {
-            assert!(owner.text(&Kit::owner_path("t", 0)).is_some(), "it is still ours");
+            assert!(
+                owner.text(&Kit::owner_path("t", 0)).is_some(),
+                "it is still ours"
+            );
             if let Some(token) = in_hand.lock().unwrap().take() {
                 token.ack();
             }
@@ -128,25 +145,48 @@ async fn a_slow_listener_is_overrun_at_its_deadline_and_blocks_nobody_else() {
     kit.drain().await;
     member
         .tells("that after_claim was overrun", |event| {
-            matches!(event, Event::ListenerFailed { call: "after_claim", .. })
+            matches!(
+                event,
+                Event::ListenerFailed {
+                    call: "after_claim",
+                    ..
+                }
+            )
         })
         .await;
     let began = Instant::now();
     let other = kit.join("h2", &[("t", 1)]);
     sleep(Duration::from_millis(500)).await;
     kit.send("t", 2);
-    until("what stays is read meanwhile", || !kit.finished.lock().unwrap()[2..].is_empty()).await;
+    until("what stays is read meanwhile", || {
+        !kit.finished.lock().unwrap()[2..].is_empty()
+    })
+    .await;
     assert!(began.elapsed() < Duration::from_secs(1));
     until("the other has its share", || other.owned().len() == 1).await;
-    assert!(began.elapsed() <= Duration::from_millis(3100), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= Duration::from_millis(3100),
+        "{:?}",
+        began.elapsed()
+    );
     let told = member
         .tells("that it was overrun", |event| {
-            matches!(event, Event::ListenerFailed { call: "before_release", .. })
+            matches!(
+                event,
+                Event::ListenerFailed {
+                    call: "before_release",
+                    ..
+                }
+            )
         })
         .await;
     assert!(told.to_string().contains("within its time"), "{told}");
     kit.drain().await;
-    assert_eq!(kit.duplicates(), 0, "what was done was committed nevertheless");
+    assert_eq!(
+        kit.duplicates(),
+        0,
+        "what was done was committed nevertheless"
+    );
 }
 
 struct Panicking;
@@ -158,7 +198,11 @@ impl RebalanceListener for Panicking {
     fn after_claim(&self, _: &std::collections::BTreeMap<TopicPartition, evenkeel::StreamId>) {
         panic!("in claim");
     }
-    fn on_lost(&self, _: &std::collections::BTreeSet<TopicPartition>, _: evenkeel::event::LostCause) {
+    fn on_lost(
+        &self,
+        _: &std::collections::BTreeSet<TopicPartition>,
+        _: evenkeel::event::LostCause,
+    ) {
         panic!("in loss");
     }
 }
@@ -168,7 +212,9 @@ async fn a_panic_in_the_listener_is_caught_and_told() {
     // R1
     let mut kit = Kit::new();
     kit.create("t", 2);
-    let builder = kit.builder("h1", kit.config()).with_listener(Arc::new(Panicking));
+    let builder = kit
+        .builder("h1", kit.config())
+        .with_listener(Arc::new(Panicking));
     let mut member = kit.join_with(builder, &[("t", 1)]);
     let mut failed = async |call: &'static str, words: &'static str| {
         member
@@ -198,7 +244,9 @@ async fn a_loss_is_told_and_nothing_of_it_is_committed_afterwards() {
     kit.create("t", 1);
     kit.send("t", 1);
     let diary = Diary::default();
-    let builder = kit.builder("h1", kit.config()).with_listener(Arc::new(diary.clone()));
+    let builder = kit
+        .builder("h1", kit.config())
+        .with_listener(Arc::new(diary.clone()));
     let (member, mut streams) = kit.join_unread(builder, &[("t", 1)]);
     member.settled().await;
     let held: Message = next_owned(&mut streams.get_mut(&topic("t")).unwrap()[0]).await;

@@ -39,7 +39,10 @@ impl What {
         let below = |dir: &str| {
             request.path.starts_with(dir) || request.ops.iter().any(|op| op.path().starts_with(dir))
         };
-        let deletes = request.ops.iter().any(|op| matches!(op, evenkeel::registry::Op::Delete { .. }));
+        let deletes = request
+            .ops
+            .iter()
+            .any(|op| matches!(op, evenkeel::registry::Op::Delete { .. }));
         let creates = |dir: &str| {
             request.ops.iter().any(|op| {
                 matches!(op, evenkeel::registry::Op::Create { path, .. } if path.starts_with(dir))
@@ -54,7 +57,9 @@ impl What {
             Self::Stamp => request.kind == Kind::Set && below("/consumers/g/ids/"),
             Self::Claim => creates("/consumers/g/owners/t/"),
             Self::Start => creates("/consumers/g/offsets/t/"),
-            Self::Commit => below("/consumers/g/offsets/t/") && !deletes && !creates("/consumers/g/o"),
+            Self::Commit => {
+                below("/consumers/g/offsets/t/") && !deletes && !creates("/consumers/g/o")
+            }
             Self::Release => below("/consumers/g/owners/t/") && deletes,
             Self::Unregister => request.kind == Kind::Delete && below("/consumers/g/ids/"),
         }
@@ -147,7 +152,11 @@ fn assert_offsets_only_rise(kit: &Kit, words: &str) {
         let text = String::from_utf8(write.data.unwrap()).unwrap();
         let offset: i64 = text.parse().unwrap();
         let before = last.insert(write.path.clone(), offset);
-        assert!(before.is_none_or(|before| before <= offset), "{words}: {} {before:?} {offset}", write.path);
+        assert!(
+            before.is_none_or(|before| before <= offset),
+            "{words}: {} {before:?} {offset}",
+            write.path
+        );
     }
 }
 
@@ -156,7 +165,12 @@ async fn a_write_whose_outcome_is_unknown_is_settled_by_reading() {
     // A1, O3, A7, A15, N2, S6, S7
     for version in [9, 4] {
         for what in ALL {
-            for fate in [Fate::LoseBefore, Fate::LoseAfter, Fate::BreakBefore, Fate::BreakAfter] {
+            for fate in [
+                Fate::LoseBefore,
+                Fate::LoseAfter,
+                Fate::BreakBefore,
+                Fate::BreakAfter,
+            ] {
                 try_with(version, what, fate, false).await;
             }
         }

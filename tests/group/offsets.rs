@@ -21,10 +21,11 @@ async fn the_start_position_is_committed_before_anything_is_delivered() {
         }
         let mut config = kit.config();
         config.auto_offset_reset = policy;
-        let (mut member, mut streams) =
-            kit.join_unread(kit.builder("h1", config), &[("t", 1)]);
+        let (mut member, mut streams) = kit.join_unread(kit.builder("h1", config), &[("t", 1)]);
         let told = member
-            .tells("the reset", |event| matches!(event, Event::OffsetReset { .. }))
+            .tells("the reset", |event| {
+                matches!(event, Event::OffsetReset { .. })
+            })
             .await;
         let start = if policy == Reset::Largest { 7 } else { 0 };
         assert_eq!(
@@ -40,14 +41,22 @@ async fn the_start_position_is_committed_before_anything_is_delivered() {
         let mut stream = streams.remove(&crate::kit::topic("t")).unwrap().remove(0);
         let message = next_owned(&mut stream).await;
         assert_eq!(message.offset(), start);
-        assert_eq!(kit.offset("t", 0), Some(start.to_string()), "written before the first delivery");
+        assert_eq!(
+            kit.offset("t", 0),
+            Some(start.to_string()),
+            "written before the first delivery"
+        );
         // It dies with the message in hand: whoever follows begins at the same place.
         member.die(&kit.registry);
         drop(message);
         let next = kit.join("h2", &[("t", 1)]);
         next.settled().await;
         until("it is read again", || {
-            kit.finished.lock().unwrap().iter().any(|(_, offset, _)| *offset == start)
+            kit.finished
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(_, offset, _)| *offset == start)
         })
         .await;
     }
@@ -85,7 +94,10 @@ async fn what_is_done_is_committed_by_the_timer_in_one_transaction() {
     }
     let before = kit.registry.zxid();
     kit.drain().await;
-    until("it is committed", || kit.offset("t", 7).as_deref() == Some("3")).await;
+    until("it is committed", || {
+        kit.offset("t", 7).as_deref() == Some("3")
+    })
+    .await;
     let writes = kit.writes_below("/consumers/g/offsets", before);
     assert_eq!(writes.len(), 10);
     assert!(writes.iter().all(|write| write.zxid == writes[0].zxid));
@@ -111,7 +123,10 @@ async fn without_auto_commit_nothing_is_written_but_starts_and_what_is_asked_for
     kit.drain().await;
     sleep(Duration::from_secs(5)).await;
     let other = kit.join_with(kit.builder("h2", config), &[("t", 1)]);
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
     member.settled().await;
     for partition in 0..4 {
         assert_eq!(kit.offset("t", partition).as_deref(), Some("0"));
@@ -126,7 +141,11 @@ async fn without_auto_commit_nothing_is_written_but_starts_and_what_is_asked_for
     kit.drain().await;
     member.leave().await;
     other.leave().await;
-    assert_eq!(kit.offset("t", 0).as_deref(), Some("1"), "leaving commits nothing either");
+    assert_eq!(
+        kit.offset("t", 0).as_deref(),
+        Some("1"),
+        "leaving commits nothing either"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,8 +156,7 @@ async fn a_hand_over_commits_what_is_done_and_only_that() {
     for _ in 0..10 {
         kit.send("t", 1);
     }
-    let (member, mut streams) =
-        kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
+    let (member, mut streams) = kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
     member.settled().await;
     let stream = &mut streams.get_mut(&crate::kit::topic("t")).unwrap()[0];
     let mut held = Vec::new();
@@ -149,12 +167,19 @@ async fn a_hand_over_commits_what_is_done_and_only_that() {
         message.ack();
     }
     let farewell = member.leave().await;
-    assert_eq!(farewell.forced.len(), 1, "two messages were in hand to the end");
+    assert_eq!(
+        farewell.forced.len(),
+        1,
+        "two messages were in hand to the end"
+    );
     assert_eq!(kit.offset("t", 0).as_deref(), Some("4"));
     drop(held);
     let next = kit.join("h2", &[("t", 1)]);
     next.settled().await;
-    until("the rest is read", || kit.finished.lock().unwrap().len() == 6).await;
+    until("the rest is read", || {
+        kit.finished.lock().unwrap().len() == 6
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,8 +219,7 @@ async fn a_member_that_was_cut_off_cannot_write_over_its_successor() {
         for _ in 0..5 {
             kit.send("t", 1);
         }
-        let (old, mut streams) =
-            kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
+        let (old, mut streams) = kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
         old.settled().await;
         let stream = &mut streams.get_mut(&crate::kit::topic("t")).unwrap()[0];
         let mut held = Vec::new();
@@ -225,7 +249,10 @@ async fn a_member_that_was_cut_off_cannot_write_over_its_successor() {
             }
             sleep(Duration::from_secs(30)).await;
             let offsets = kit.writes_below("/consumers/g/offsets", before);
-            assert!(offsets.iter().all(|write| write.session != session), "{offsets:?}");
+            assert!(
+                offsets.iter().all(|write| write.session != session),
+                "{offsets:?}"
+            );
             assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
         };
         tokio::join!(late, others);
@@ -252,7 +279,11 @@ async fn an_offset_that_somebody_set_back_is_written_again() {
     assert_eq!(kit.offset("t", 0).as_deref(), Some("6"));
     let told = member.told();
     assert!(
-        told.contains(&Event::RewindRepaired { partition: at("t", 0), theirs: 2, ours: 6 }),
+        told.contains(&Event::RewindRepaired {
+            partition: at("t", 0),
+            theirs: 2,
+            ours: 6
+        }),
         "{told:?}"
     );
 }
@@ -273,10 +304,18 @@ async fn an_offset_that_somebody_set_forward_suspends_commits_until_we_pass_it()
     member.connector().commit().await.unwrap();
     member
         .tells("the advance", |event| {
-            *event == Event::ForeignAdvance { partition: at("t", 0), theirs: 5, ours: 2 }
+            *event
+                == Event::ForeignAdvance {
+                    partition: at("t", 0),
+                    theirs: 5,
+                    ours: 2,
+                }
         })
         .await;
-    until("health says so", || member.connector().health().suspended.contains(&at("t", 0))).await;
+    until("health says so", || {
+        member.connector().health().suspended.contains(&at("t", 0))
+    })
+    .await;
     for _ in 0..2 {
         kit.send("t", 1);
         kit.drain().await;
@@ -289,7 +328,10 @@ async fn an_offset_that_somebody_set_forward_suspends_commits_until_we_pass_it()
     kit.drain().await;
     member.connector().commit().await.unwrap();
     assert_eq!(kit.offset("t", 0).as_deref(), Some("6"));
-    until("it is over", || member.connector().health().suspended.is_empty()).await;
+    until("it is over", || {
+        member.connector().health().suspended.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,19 +358,38 @@ async fn a_malformed_offset_holds_its_partition_only_and_is_read_once_repaired()
         kit.registry.put(&Kit::offset_path("t", 1), bad);
         let mut member = kit.join("h1", &[("t", 1)]);
         let told = member
-            .tells("what is wrong", |event| matches!(event, Event::OffsetMalformed { .. }))
+            .tells("what is wrong", |event| {
+                matches!(event, Event::OffsetMalformed { .. })
+            })
             .await;
-        assert!(told.to_string().contains("/consumers/g/offsets/t/1"), "{told}");
+        assert!(
+            told.to_string().contains("/consumers/g/offsets/t/1"),
+            "{told}"
+        );
         member.settled().await;
-        until("the others are read", || kit.finished.lock().unwrap().len() == 2).await;
+        until("the others are read", || {
+            kit.finished.lock().unwrap().len() == 2
+        })
+        .await;
         let health = member.connector().health();
-        assert!(health.held_back.contains_key(&at("t", 1)) && !health.is_ready(), "{bad:?}");
+        assert!(
+            health.held_back.contains_key(&at("t", 1)) && !health.is_ready(),
+            "{bad:?}"
+        );
         assert_eq!(member.owned().len(), 3);
-        assert_eq!(kit.offset("t", 1).as_deref(), Some(bad), "it is not written over");
+        assert_eq!(
+            kit.offset("t", 1).as_deref(),
+            Some(bad),
+            "it is not written over"
+        );
         let began = Instant::now();
         kit.registry.put(&Kit::offset_path("t", 1), "0");
         kit.drain().await;
-        assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            began.elapsed()
+        );
         until("it is ready", || member.connector().health().is_ready()).await;
         member.leave().await;
         assert_eq!(kit.offset("t", 1).as_deref(), Some("1"));
@@ -359,7 +420,15 @@ async fn a_negative_offset_means_none() {
     let mut member = kit.join("h1", &[("t", 1)]);
     member
         .tells("the reset", |event| {
-            matches!(event, Event::OffsetReset { cause: ResetCause::Negative, from: Some(-1), to: Some(0), .. })
+            matches!(
+                event,
+                Event::OffsetReset {
+                    cause: ResetCause::Negative,
+                    from: Some(-1),
+                    to: Some(0),
+                    ..
+                }
+            )
         })
         .await;
     member.settled().await;
@@ -386,7 +455,9 @@ async fn an_offset_outside_the_log_follows_the_policy_and_is_stored() {
         config.auto_offset_reset = policy;
         let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
         let told = member
-            .tells("the reset", |event| matches!(event, Event::OffsetReset { .. }))
+            .tells("the reset", |event| {
+                matches!(event, Event::OffsetReset { .. })
+            })
             .await;
         assert_eq!(
             told,
@@ -397,10 +468,17 @@ async fn an_offset_outside_the_log_follows_the_policy_and_is_stored() {
                 cause: ResetCause::OutOfRange
             }
         );
-        until("it is stored", || kit.offset("t", 0) == Some(start.to_string())).await;
+        until("it is stored", || {
+            kit.offset("t", 0) == Some(start.to_string())
+        })
+        .await;
         let last = kit.send_to("t", 0);
         until("the newest is read", || {
-            kit.finished.lock().unwrap().iter().any(|(_, offset, _)| *offset == last)
+            kit.finished
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(_, offset, _)| *offset == last)
         })
         .await;
         member.leave().await;
@@ -419,12 +497,20 @@ async fn with_the_policy_none_a_partition_without_an_offset_is_held_and_not_read
     config.auto_offset_reset = Reset::None;
     let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
     member
-        .tells("that it is not read", |event| matches!(event, Event::OffsetReset { to: None, .. }))
+        .tells("that it is not read", |event| {
+            matches!(event, Event::OffsetReset { to: None, .. })
+        })
         .await;
     member.settled().await;
-    until("the other is read", || kit.finished.lock().unwrap().len() == 1).await;
+    until("the other is read", || {
+        kit.finished.lock().unwrap().len() == 1
+    })
+    .await;
     let held_back = member.connector().health().held_back;
-    assert!(held_back[&at("t", 0)].contains("auto.offset.reset"), "{held_back:?}");
+    assert!(
+        held_back[&at("t", 0)].contains("auto.offset.reset"),
+        "{held_back:?}"
+    );
     assert_eq!(kit.offset("t", 0), None);
     // An operator says where to begin.
     kit.registry.put(&Kit::offset_path("t", 0), "0");
@@ -531,7 +617,9 @@ async fn no_write_is_ever_made_by_one_who_does_not_own_the_partition() {
         if round % 3 == 2 {
             members.remove(0).leave().await;
         }
-        if round % 4 == 3 && let Some(session) = members[0].connector().health().session {
+        if round % 4 == 3
+            && let Some(session) = members[0].connector().health().session
+        {
             kit.registry.expire(session);
         }
     }

@@ -18,7 +18,12 @@ fn stream(member: &Member, number: u32) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_malformed_registration_is_told_once_and_counts_as_absent() {
     // D1, D2, r011
-    for bad in ["", "{", r#"{"t":1}"#, r#"{"version":1,"subscription":{"t":0},"pattern":"static","timestamp":"1"}"#] {
+    for bad in [
+        "",
+        "{",
+        r#"{"t":1}"#,
+        r#"{"version":1,"subscription":{"t":0},"pattern":"static","timestamp":"1"}"#,
+    ] {
         let mut kit = Kit::new();
         kit.create("t", 4);
         let stranger = kit.stranger().await;
@@ -29,11 +34,21 @@ async fn a_malformed_registration_is_told_once_and_counts_as_absent() {
         kit.send("t", 4);
         kit.drain().await;
         let c = kit.join("h3", &[("t", 1)]);
-        until("they share", || kit.owners("t") == range_of(&[&a, &b, &c], 4)).await;
+        until("they share", || {
+            kit.owners("t") == range_of(&[&a, &b, &c], 4)
+        })
+        .await;
         let told = a.told();
-        let told: Vec<&Event> = told.iter().filter(|e| matches!(e, Event::MemberMalformed { .. })).collect();
+        let told: Vec<&Event> = told
+            .iter()
+            .filter(|e| matches!(e, Event::MemberMalformed { .. }))
+            .collect();
         assert_eq!(told.len(), 1, "{bad:?}");
-        assert!(told[0].to_string().contains("/consumers/g/ids/g_bad"), "{}", told[0]);
+        assert!(
+            told[0].to_string().contains("/consumers/g/ids/g_bad"),
+            "{}",
+            told[0]
+        );
     }
 }
 
@@ -52,7 +67,11 @@ async fn a_malformed_registration_stops_rebalances_if_we_are_to_do_as_a_jvm_does
     sleep(Duration::from_secs(5)).await;
     kit.send("t", 4);
     kit.drain().await;
-    assert_eq!((a.owned().len(), b.owned().len()), (4, 0), "what is held is kept");
+    assert_eq!(
+        (a.owned().len(), b.owned().len()),
+        (4, 0),
+        "what is held is kept"
+    );
     stranger.close().await;
     until("they share", || kit.owners("t") == range_of(&[&a, &b], 4)).await;
 }
@@ -71,7 +90,11 @@ async fn a_jvm_members_white_list_is_expanded_and_its_share_left_to_it() {
     until("it has its share", || member.owned().len() == 4).await;
     let streams = ["g_a-0".to_owned(), stream(&member, 0)];
     let rule = range(&streams, 4);
-    let mine: Vec<i32> = rule.iter().filter(|(_, s)| **s == streams[1]).map(|(p, _)| *p).collect();
+    let mine: Vec<i32> = rule
+        .iter()
+        .filter(|(_, s)| **s == streams[1])
+        .map(|(p, _)| *p)
+        .collect();
     assert_eq!(kit.owners("t1").keys().copied().collect::<Vec<_>>(), mine);
     assert_eq!(kit.owners("u").len(), 2, "the pattern does not cover it");
     kit.create("t2", 4);
@@ -128,13 +151,19 @@ async fn a_jvm_heir_is_given_time_only_if_the_last_commit_moved_something() {
         let writes = kit.registry.log_since(before);
         let time_of = |act: Act, below: &str| {
             let mut writes = writes.iter();
-            writes.find(|w| w.act == act && w.path.starts_with(below)).map(|w| w.time_ms)
+            writes
+                .find(|w| w.act == act && w.path.starts_with(below))
+                .map(|w| w.time_ms)
         };
         let deleted = time_of(Act::Delete, "/consumers/g/owners/t/").unwrap();
         let registered = time_of(Act::Create, "/consumers/g/ids/g_0").unwrap();
         if moves {
             let committed = time_of(Act::Set, "/consumers/g/offsets/t/").unwrap();
-            assert!((240..=260).contains(&(deleted - committed)), "{}", deleted - committed);
+            assert!(
+                (240..=260).contains(&(deleted - committed)),
+                "{}",
+                deleted - committed
+            );
         } else {
             assert!(deleted - registered < 20, "{}", deleted - registered);
         }
@@ -164,7 +193,11 @@ async fn leaving_gives_a_jvm_member_the_same_time() {
     kit.drain().await;
     let began = Instant::now();
     member.leave().await;
-    assert!((250..300).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!(
+        (250..300).contains(&began.elapsed().as_millis()),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,9 +210,13 @@ async fn an_owner_text_without_a_stream_number_is_still_matched_to_its_member() 
     stranger.own("t", 1, "pixy_host_1").await;
     let mut member = kit.join("h1", &[("t", 1)]);
     let told = member
-        .tells("that it waits", |event| matches!(event, Event::Waiting { .. }))
+        .tells("that it waits", |event| {
+            matches!(event, Event::Waiting { .. })
+        })
         .await;
-    let Event::Waiting { holder, .. } = told else { unreachable!() };
+    let Event::Waiting { holder, .. } = told else {
+        unreachable!()
+    };
     assert_eq!(holder.member, Some(ConsumerId::new("pixy_host_1")));
     stranger.close().await;
     until("it is claimed", || member.owned().len() == 2).await;
@@ -198,7 +235,10 @@ async fn a_registration_that_outlives_its_session_degrades_the_group_and_does_no
     member.settled().await;
     assert_eq!(member.owned().len(), 2);
     kit.send("t", 4);
-    until("its half is read", || kit.finished.lock().unwrap().len() == 2).await;
+    until("its half is read", || {
+        kit.finished.lock().unwrap().len() == 2
+    })
+    .await;
     kit.registry.delete(&Kit::id_path("g_ghost"));
     kit.drain().await;
 }
@@ -221,9 +261,22 @@ async fn a_jvm_member_that_deletes_our_owner_node_is_noticed_before_we_commit() 
     let writes = kit.writes_below("/consumers/g/offsets", before);
     let session = member.session();
     member
-        .tells("the loss", |event| matches!(event, Event::Lost { cause: LostCause::OwnerNodeGone, .. }))
+        .tells("the loss", |event| {
+            matches!(
+                event,
+                Event::Lost {
+                    cause: LostCause::OwnerNodeGone,
+                    ..
+                }
+            )
+        })
         .await;
-    assert!(writes.iter().all(|write| write.session != session || write.act == Act::Set), "{writes:?}");
+    assert!(
+        writes
+            .iter()
+            .all(|write| write.session != session || write.act == Act::Set),
+        "{writes:?}"
+    );
     until("it is claimed anew", || member.owned().len() == 1).await;
     drop(stranger);
 }
@@ -237,7 +290,9 @@ async fn a_topic_node_that_cannot_be_read_keeps_what_is_held() {
     member.settled().await;
     kit.registry.put("/brokers/topics/t", "garbage");
     let told = member
-        .tells("what is wrong", |event| matches!(event, Event::TopicMalformed { .. }))
+        .tells("what is wrong", |event| {
+            matches!(event, Event::TopicMalformed { .. })
+        })
         .await;
     assert!(told.to_string().contains("/brokers/topics/t"), "{told}");
     let other = kit.join("h2", &[("t", 1)]);
@@ -246,7 +301,10 @@ async fn a_topic_node_that_cannot_be_read_keeps_what_is_held() {
     kit.drain().await;
     assert_eq!((member.owned().len(), other.owned().len()), (4, 0));
     kit.create("t", 4);
-    until("they share", || kit.owners("t") == range_of(&[&member, &other], 4)).await;
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +314,10 @@ async fn round_robin_deals_over_all_topics() {
     let names: Vec<String> = (0..12).map(|n| format!("t{n}")).collect();
     names.iter().for_each(|name| kit.create(name, 1));
     let topics: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    for (strategy, shares) in [(Strategy::Range, [0, 0, 12]), (Strategy::RoundRobin, [4, 4, 4])] {
+    for (strategy, shares) in [
+        (Strategy::Range, [0, 0, 12]),
+        (Strategy::RoundRobin, [4, 4, 4]),
+    ] {
         let mut config = kit.config();
         config.strategy = strategy;
         let members: Vec<Member> = (0..3)
@@ -287,7 +348,11 @@ async fn more_streams_than_partitions_is_no_trouble() {
     kit.send("t", 4);
     kit.drain().await;
     let told = member.told();
-    assert!(told.iter().all(|event| !matches!(event, Event::Warning { .. } | Event::Waiting { .. })), "{told:?}");
+    assert!(
+        told.iter()
+            .all(|event| !matches!(event, Event::Warning { .. } | Event::Waiting { .. })),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,11 @@ async fn asking_for_the_next_message_marks_the_lent_one_done() {
         assert_eq!(committed(&kit, &member, 0).await, offset, "it is only lent");
     }
     assert!(stream.recv().now_or_never().is_none());
-    assert_eq!(committed(&kit, &member, 0).await, 3, "the first poll marks it done");
+    assert_eq!(
+        committed(&kit, &member, 0).await,
+        3,
+        "the first poll marks it done"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +70,10 @@ async fn one_that_is_still_lent_when_the_stream_is_dropped_is_not_done() {
     assert_eq!(committed(&kit, &member, 0).await, 0);
     let began = Instant::now();
     member.leave().await;
-    assert!(began.elapsed() < Duration::from_millis(100), "nothing is in hand any more");
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "nothing is in hand any more"
+    );
     assert_eq!(kit.offset("t", 0).as_deref(), Some("0"));
 }
 
@@ -196,7 +203,11 @@ async fn messages_of_a_partition_come_in_order_and_partitions_take_turns() {
         let partition = message.partition() as usize;
         assert_eq!(message.offset(), next[partition]);
         next[partition] += 1;
-        run = if run.0 == partition { (partition, run.1 + 1) } else { (partition, 1) };
+        run = if run.0 == partition {
+            (partition, run.1 + 1)
+        } else {
+            (partition, 1)
+        };
         longest = longest.max(run.1);
     }
     assert!(longest <= 1000, "{longest}");
@@ -211,8 +222,7 @@ async fn a_message_dropped_without_ack_is_told_and_stops_delivery_at_the_bound()
     config.max_unacked_messages = 10;
     config.unacked_warn_age = Duration::from_secs(20);
     config.registration_check_interval = Duration::from_secs(5);
-    let (mut member, mut streams) =
-        kit.join_unread(kit.builder("h1", config), &[("t", 2)]);
+    let (mut member, mut streams) = kit.join_unread(kit.builder("h1", config), &[("t", 2)]);
     let mut streams = streams.remove(&topic("t")).unwrap();
     member.settled().await;
     for _ in 0..30 {
@@ -222,14 +232,25 @@ async fn a_message_dropped_without_ack_is_told_and_stops_delivery_at_the_bound()
     for _ in 0..9 {
         next_owned(&mut streams[0]).await.ack();
     }
-    assert!(streams[0].recv_owned().now_or_never().is_none(), "the bound is reached");
+    assert!(
+        streams[0].recv_owned().now_or_never().is_none(),
+        "the bound is reached"
+    );
     for _ in 0..30 {
         next_owned(&mut streams[1]).await.ack();
     }
     let told = member
-        .tells("the age", |event| matches!(event, Event::Unacknowledged { .. }))
+        .tells("the age", |event| {
+            matches!(event, Event::Unacknowledged { .. })
+        })
         .await;
-    let Event::Unacknowledged { partition, offset, age, is_at_bound } = told else {
+    let Event::Unacknowledged {
+        partition,
+        offset,
+        age,
+        is_at_bound,
+    } = told
+    else {
         unreachable!()
     };
     assert_eq!((offset, is_at_bound), (0, true));
@@ -238,12 +259,18 @@ async fn a_message_dropped_without_ack_is_told_and_stops_delivery_at_the_bound()
     assert_eq!((holding.undone, holding.oldest.unwrap().0), (10, 0));
     sleep(Duration::from_secs(60)).await;
     let again = member.told();
-    let again = again.iter().filter(|event| matches!(event, Event::Unacknowledged { .. }));
+    let again = again
+        .iter()
+        .filter(|event| matches!(event, Event::Unacknowledged { .. }));
     assert_eq!(again.count(), 0, "told once");
     // It is not in anybody's hands any more, so that nobody waits for it.
     let began = Instant::now();
     member.leave().await;
-    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +309,9 @@ async fn a_token_of_an_earlier_ownership_is_counted_and_changes_nothing() {
     let token = old[0].token();
     kit.registry.delete(&Kit::owner_path("t", 0));
     member
-        .tells("the loss", |event| matches!(event, Event::Lost { undone: 3, .. }))
+        .tells("the loss", |event| {
+            matches!(event, Event::Lost { undone: 3, .. })
+        })
         .await;
     let again = next_owned(&mut stream).await;
     assert_eq!(again.offset(), 0, "it is delivered again");
@@ -310,7 +339,9 @@ async fn a_token_from_before_a_reset_does_not_count_for_the_same_offset_after_it
     kit.log.append(&at("t", 0), Record::new("new")).unwrap();
     let new = next_owned(&mut stream).await;
     member
-        .tells("the reset", |event| matches!(event, Event::OffsetReset { from: Some(3), .. }))
+        .tells("the reset", |event| {
+            matches!(event, Event::OffsetReset { from: Some(3), .. })
+        })
         .await;
     assert_eq!((new.offset(), new.payload()), (0, Some(&b"new"[..])));
     for message in old {
@@ -338,7 +369,10 @@ async fn a_slow_reader_is_left_behind_after_the_drain_and_holds_up_nothing_else(
     let mut held: Vec<Message> = Vec::new();
     while held.len() < 4 {
         let message = next_owned(&mut stream).await;
-        if held.iter().any(|other| other.partition() == message.partition()) {
+        if held
+            .iter()
+            .any(|other| other.partition() == message.partition())
+        {
             message.ack();
         } else {
             held.push(message);
@@ -348,8 +382,15 @@ async fn a_slow_reader_is_left_behind_after_the_drain_and_holds_up_nothing_else(
     // Whichever half moves: one of each half is still in hand.
     held.retain(|message| message.partition() % 2 == 0);
     let other = kit.join("h2", &[("t", 1)]);
-    until("what is not in hand moves at once", || other.owned().len() == 1).await;
-    assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
+    until("what is not in hand moves at once", || {
+        other.owned().len() == 1
+    })
+    .await;
+    assert!(
+        began.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        began.elapsed()
+    );
     until("the rest moves by force", || other.owned().len() == 2).await;
     assert!(
         began.elapsed() >= Duration::from_secs(3) && began.elapsed() < Duration::from_millis(3200),
@@ -358,14 +399,22 @@ async fn a_slow_reader_is_left_behind_after_the_drain_and_holds_up_nothing_else(
     );
     let mut forced = Vec::new();
     for event in slow.told() {
-        if let Event::Released { partition, is_forced: true, undone, .. } = event {
+        if let Event::Released {
+            partition,
+            is_forced: true,
+            undone,
+            ..
+        } = event
+        {
             assert!(undone > 0);
             forced.push(partition);
         }
     }
     assert_eq!(forced.len(), 1);
     other.settled().await;
-    let of_forced = held.iter().find(|message| *message.topic_partition() == forced[0]);
+    let of_forced = held
+        .iter()
+        .find(|message| *message.topic_partition() == forced[0]);
     assert!(!of_forced.unwrap().is_valid());
 }
 
@@ -387,7 +436,10 @@ async fn a_drain_ends_when_the_last_message_in_hand_is_done() {
     assert_eq!(began.elapsed().as_millis() / 100, 7);
     finisher.await.unwrap();
     assert_eq!(kit.offset("t", 0).as_deref(), Some("1"));
-    assert!(stream.recv().await.is_none(), "nothing more comes after the fence");
+    assert!(
+        stream.recv().await.is_none(),
+        "nothing more comes after the fence"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,12 +463,26 @@ async fn a_lapse_pauses_delivery_and_nothing_is_lost_or_doubled() {
         assert!(!kit.is_all_finished(), "round {round}");
         kit.registry.heal(member.session());
         kit.drain().await;
-        assert_eq!(kit.writes_below("/consumers/g/owners", before), [], "nothing is claimed anew");
+        assert_eq!(
+            kit.writes_below("/consumers/g/owners", before),
+            [],
+            "nothing is claimed anew"
+        );
     }
     assert_eq!(kit.duplicates(), 0);
     let told = member.told();
-    assert_eq!(told.iter().filter(|event| matches!(event, Event::Lapsed)).count(), 5);
-    assert_eq!(told.iter().filter(|event| matches!(event, Event::Resumed { .. })).count(), 5);
+    assert_eq!(
+        told.iter()
+            .filter(|event| matches!(event, Event::Lapsed))
+            .count(),
+        5
+    );
+    assert_eq!(
+        told.iter()
+            .filter(|event| matches!(event, Event::Resumed { .. }))
+            .count(),
+        5
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -424,11 +490,16 @@ async fn no_quorum_for_minutes_is_a_pause_and_no_rebalance() {
     // S11, N7, r026, r028
     let mut kit = Kit::new();
     kit.create("t", 6);
-    let members: Vec<Member> = (0..3).map(|n| kit.join(&format!("h{n}"), &[("t", 1)])).collect();
+    let members: Vec<Member> = (0..3)
+        .map(|n| kit.join(&format!("h{n}"), &[("t", 1)]))
+        .collect();
     for member in &members {
         member.settled().await;
     }
-    until("they share", || members.iter().all(|member| member.owned().len() == 2)).await;
+    until("they share", || {
+        members.iter().all(|member| member.owned().len() == 2)
+    })
+    .await;
     kit.send("t", 6);
     kit.drain().await;
     let before = kit.registry.zxid();
@@ -455,12 +526,21 @@ async fn a_stopped_process_delivers_nothing_when_it_wakes_up_too_late() {
     // It sleeps for three timeouts; another takes over and reads.
     let other = kit.join("h2", &[("t", 1)]);
     sleep(T / 2 + Duration::from_millis(1)).await;
-    assert!(stream.recv_owned().now_or_never().is_none(), "its lease is over");
+    assert!(
+        stream.recv_owned().now_or_never().is_none(),
+        "its lease is over"
+    );
     kit.drain().await;
     let first = timeout(T * 3, stream.recv_owned()).await;
     assert!(first.is_err(), "{first:?}");
-    old.tells("that it is over", |event| matches!(event, Event::SessionLost { .. })).await;
-    until("one owns it", || other.owned().len() + old.owned().len() == 1).await;
+    old.tells("that it is over", |event| {
+        matches!(event, Event::SessionLost { .. })
+    })
+    .await;
+    until("one owns it", || {
+        other.owned().len() + old.owned().len() == 1
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -500,13 +580,18 @@ async fn without_a_broker_the_share_is_kept_and_that_is_told() {
             matches!(event, Event::BrokersMissing { reason } if reason == "all brokers are down")
         })
         .await;
-    until("health says so", || !member.connector().health().has_brokers).await;
+    until("health says so", || {
+        !member.connector().health().has_brokers
+    })
+    .await;
     sleep(T * 3).await;
     assert_eq!(member.owned().len(), 2);
     kit.send("t", 2);
     kit.log.come_up();
     member
-        .tells("that they are back", |event| matches!(event, Event::BrokersBack))
+        .tells("that they are back", |event| {
+            matches!(event, Event::BrokersBack)
+        })
         .await;
     kit.drain().await;
 }

@@ -1,7 +1,6 @@
 //! A Kafka broker of any release.
 
 use std::fmt::Write as _;
-use std::net::TcpStream;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -16,8 +15,10 @@ use rdkafka::admin::TopicReplication;
 use rdkafka::admin::TopicResult;
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::BaseConsumer;
-use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaResult;
+use rdkafka::metadata::Metadata;
+use rdkafka::producer::BaseProducer;
+use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::cache::Jars;
@@ -27,9 +28,10 @@ use super::process::Output;
 use super::process::Process;
 use super::tree::run_async;
 use super::wait::LONG;
-use super::wait::until;
-use super::wait::until_some;
+use super::wait::until_some_or;
 use super::zookeeper::ZooKeeper;
+
+type Admin = AdminClient<DefaultClientContext>;
 
 /// What a broker is started with.
 #[derive(Clone, Debug)]
@@ -67,7 +69,7 @@ pub struct Broker {
     folder: PathBuf,
     ports: Ports,
     process: Process,
-    client: BaseConsumer,
+    client: BaseProducer,
 }
 
 /// Where it listens; the second is for the quorum of a broker without ZooKeeper.
@@ -137,56 +139,69 @@ impl Broker {
         &self.zookeeper
     }
 
-    /// Settings with which rdkafka can talk to this release, and nothing else set but a quick way back to a broker that was away.
+    /// Settings with which rdkafka can talk to this release, and nothing else set but a quick way back to a broker that was away. There is no
+    /// `group.id`: with one, a client makes the broker create `__consumer_offsets`.
     pub fn client_config(&self) -> ClientConfig {
         client_config(&self.version, &self.bootstrap())
     }
 
     /// Makes a topic and waits until every partition has its leader. Waits for an older one of the same name that is being deleted.
+    ///
+    /// Before 0.10 it wants two partitions, or a name that is not short: rdkafka counts on four bytes in memory for one on the wire, and an
+    /// answer about a single partition breaks that (`BadMessage`).
     pub fn create_topic(&self, topic: &str, partitions: i32) {
-        until(
-            &format!("topic {topic} made; {}", self.tail()),
-            LONG,
-            || self.made(topic, partitions),
-        );
-        self.await_leaders(topic, partitions);
-    }
-
-    fn made(&self, topic: &str, partitions: i32) -> bool {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            return settled(run_async(async move {
-                let new = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
-                admin.create_topics([&new], &patient()).await
-            }));
+            self.ask(
+                &format!("topic {topic} made"),
+                RDKafkaErrorCode::TopicAlreadyExists,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move {
+                        let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+                        admin.create_topics([&new], &options).await
+                    }
+                },
+            );
+        } else {
+            let count = partitions.to_string();
+            let words = [
+                "--create",
+                "--topic",
+                topic,
+                "--partitions",
+                &count,
+                "--replication-factor",
+                "1",
+            ];
+            self.await_some(&format!("topic {topic} made"), || {
+                let said = self.topic_tool(&words);
+                let older = said.contains("already exists") || said.contains("marked for deletion");
+                assert!(
+                    older || said.contains("Created topic"),
+                    "topic {topic} was not made: {said}"
+                );
+                (!older).then_some(())
+            });
         }
-        let partitions = partitions.to_string();
-        let said = self.topic_tool(&[
-            "--create",
-            "--topic",
-            topic,
-            "--partitions",
-            &partitions,
-            "--replication-factor",
-            "1",
-        ]);
-        let waits = said.contains("already exists") || said.contains("marked for deletion");
-        assert!(
-            waits || said.contains("Created topic"),
-            "topic {topic} was not made: {said}"
-        );
-        !waits
+        self.await_leaders(topic, partitions);
     }
 
     /// Raises the number of partitions and waits until every one has its leader.
     pub fn add_partitions(&self, topic: &str, total: i32) {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            let raised = settled(run_async(async move {
-                let new = NewPartitions::new(&name, usize::try_from(total).expect("a count"));
-                admin.create_partitions([&new], &patient()).await
-            }));
-            assert!(raised, "partitions of {topic} were not added");
+            let total = usize::try_from(total).expect("a count");
+            self.ask(
+                &format!("partitions of {topic} added"),
+                RDKafkaErrorCode::InvalidPartitions,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move {
+                        admin
+                            .create_partitions([&NewPartitions::new(&topic, total)], &options)
+                            .await
+                    }
+                },
+            );
         } else {
             let said = self.topic_tool(&[
                 "--alter",
@@ -206,11 +221,14 @@ impl Broker {
     /// Deletes a topic and waits until the broker no longer names it.
     pub fn delete_topic(&self, topic: &str) {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            let deleted = settled(run_async(async move {
-                admin.delete_topics(&[&name], &patient()).await
-            }));
-            assert!(deleted, "topic {topic} was not deleted");
+            self.ask(
+                &format!("topic {topic} deleted"),
+                RDKafkaErrorCode::UnknownTopicOrPartition,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move { admin.delete_topics(&[&topic], &options).await }
+                },
+            );
         } else {
             let said = self.topic_tool(&["--delete", "--topic", topic]);
             assert!(
@@ -218,29 +236,24 @@ impl Broker {
                 "topic {topic} was not deleted: {said}"
             );
         }
-        until(
-            &format!("topic {topic} gone; {}", self.tail()),
-            LONG,
-            || {
-                let metadata = self.client.fetch_metadata(None, Duration::from_secs(5));
-                metadata.is_ok_and(|metadata| {
-                    !metadata.topics().iter().any(|known| known.name() == topic)
-                })
-            },
-        );
+        self.await_some(&format!("topic {topic} gone"), || {
+            let metadata = self.metadata(None).ok()?;
+            metadata
+                .topics()
+                .iter()
+                .all(|known| known.name() != topic)
+                .then_some(())
+        });
     }
 
     /// First and last offset of a partition, the last being the one the next message gets.
     pub fn watermarks(&self, topic: &str, partition: i32) -> (i64, i64) {
-        until_some(
-            &format!("watermarks of {topic}-{partition}; {}", self.tail()),
-            LONG,
-            || {
-                self.client
-                    .fetch_watermarks(topic, partition, Duration::from_secs(5))
-                    .ok()
-            },
-        )
+        self.await_some(&format!("watermarks of {topic}-{partition}"), || {
+            self.client
+                .client()
+                .fetch_watermarks(topic, partition, Duration::from_secs(5))
+                .ok()
+        })
     }
 
     /// The process id.
@@ -292,8 +305,35 @@ impl Broker {
         major_minor(&self.version) >= (1, 0)
     }
 
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.client_config().create().expect("an admin client")
+    /// One admin request, sent until it is answered. One that ran out of time may have been carried out all the same: then `done` is no error.
+    /// It goes to this broker and not to the controller, whom a broker that has just started does not name.
+    fn ask<F>(&self, what: &str, done: RDKafkaErrorCode, request: impl Fn(Admin, AdminOptions) -> F)
+    where
+        F: Future<Output = KafkaResult<Vec<TopicResult>>> + Send + 'static,
+    {
+        let mut unsure = false;
+        self.await_some(what, || {
+            let limit = Some(Duration::from_secs(10));
+            let options = AdminOptions::new()
+                .operation_timeout(limit)
+                .request_timeout(limit)
+                .broker_id(self.id());
+            let admin = self.client_config().create().expect("an admin client");
+            let Ok(mut results) = run_async(request(admin, options)) else {
+                unsure = true;
+                return None;
+            };
+            match results.remove(0) {
+                Err((_, code)) if unsure && code == done => Some(()),
+                // An older topic of that name is on its way out, or the broker on its way in.
+                Err((
+                    _,
+                    RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::NotController,
+                )) => None,
+                Err((topic, code)) => panic!("{what}: {topic}: {code}"),
+                Ok(_) => Some(()),
+            }
+        });
     }
 
     fn topic_tool(&self, args: &[&str]) -> String {
@@ -302,27 +342,55 @@ impl Broker {
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     }
 
-    fn await_leaders(&self, topic: &str, partitions: i32) {
-        until(
-            &format!("leaders of {topic}; {}", self.tail()),
-            LONG,
-            || {
-                let Ok(metadata) = self
-                    .client
-                    .fetch_metadata(Some(topic), Duration::from_secs(5))
-                else {
-                    return false;
-                };
-                let led = metadata.topics()[0]
-                    .partitions()
-                    .iter()
-                    .filter(|partition| partition.leader() >= 0 && partition.error().is_none());
-                led.count() == usize::try_from(partitions).expect("a count")
-            },
-        );
+    /// Its own word in its own log, so it is no other that answers on the port.
+    fn says_started(&self) -> bool {
+        let (log, id) = (self.process.log(), self.id());
+        let words = [
+            format!("[Kafka Server {id}], started"),
+            format!("[KafkaServer id={id}] started"),
+            "Kafka Server started".into(),
+        ];
+        words.iter().any(|started| log.contains(started))
     }
 
-    /// Waits until it answers as itself: its id is its port. False when the port is taken or an older registration of it stands.
+    /// Some name no brokers for a moment after their start; those of 0.8 name none before there is a topic.
+    fn names_itself(&self) -> bool {
+        let metadata = self.metadata(None);
+        metadata.is_ok_and(|metadata| {
+            metadata
+                .brokers()
+                .iter()
+                .any(|broker| broker.id() == self.id())
+        })
+    }
+
+    fn await_some<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+        until_some_or(LONG, look, || {
+            format!("{what} by broker {}; {}", self.version, self.tail())
+        })
+    }
+
+    fn metadata(&self, topic: Option<&str>) -> KafkaResult<Metadata> {
+        self.client
+            .client()
+            .fetch_metadata(topic, Duration::from_secs(5))
+    }
+
+    fn await_leaders(&self, topic: &str, partitions: i32) {
+        let last = std::cell::RefCell::new(String::new());
+        let look = || {
+            let answer = self.metadata(Some(topic));
+            last.replace(told(&answer));
+            answer
+                .is_ok_and(|metadata| leaders(&metadata) == partitions)
+                .then_some(())
+        };
+        until_some_or(LONG, look, || {
+            format!("leaders of {topic}: {}; {}", last.borrow(), self.tail())
+        });
+    }
+
+    /// Waits until it says that it has started. False when the port is taken or an older registration of it stands.
     fn serves(&mut self) -> bool {
         let start = Instant::now();
         while start.elapsed() < LONG {
@@ -339,13 +407,7 @@ impl Broker {
                 );
                 return false;
             }
-            if TcpStream::connect(("127.0.0.1", self.ports.broker)).is_ok()
-                && let Ok(metadata) = self.client.fetch_metadata(None, Duration::from_millis(500))
-                && metadata
-                    .brokers()
-                    .iter()
-                    .any(|broker| broker.id() == self.id())
-            {
+            if self.says_started() && (!self.has_admin() || self.names_itself()) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -354,18 +416,32 @@ impl Broker {
     }
 }
 
-fn settled(results: Result<Vec<TopicResult>, rdkafka::error::KafkaError>) -> bool {
-    match results.expect("an answer from the broker").remove(0) {
-        Ok(_) => true,
-        Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => false,
-        Err((topic, code)) => panic!("topic {topic}: {code}"),
-    }
+fn leaders(metadata: &Metadata) -> i32 {
+    let partitions = metadata
+        .topics()
+        .iter()
+        .flat_map(|topic| topic.partitions());
+    i32::try_from(
+        partitions
+            .filter(|partition| partition.leader() >= 0)
+            .count(),
+    )
+    .expect("a count")
 }
 
-fn patient() -> AdminOptions {
-    AdminOptions::new()
-        .operation_timeout(Some(LONG))
-        .request_timeout(Some(LONG))
+fn told(answer: &KafkaResult<Metadata>) -> String {
+    match answer {
+        Err(error) => error.to_string(),
+        Ok(metadata) => {
+            let partitions = metadata
+                .topics()
+                .iter()
+                .flat_map(|topic| topic.partitions());
+            let led =
+                partitions.map(|partition| (partition.id(), partition.leader(), partition.error()));
+            format!("partitions, leaders, errors {:?}", led.collect::<Vec<_>>())
+        }
+    }
 }
 
 /// The first two numbers of a release.
@@ -381,7 +457,6 @@ fn client_config(version: &str, bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", bootstrap)
-        .set("group.id", "evenkeel-tests")
         .set("broker.address.family", "v4");
     config
         .set("reconnect.backoff.ms", "20")
@@ -416,7 +491,8 @@ fn write_config(
         (4.., _) => format!(
             "process.roles=broker,controller\nnode.id={broker}\ncontroller.listener.names=CONTROLLER\n\
              controller.quorum.voters={broker}@127.0.0.1:{quorum}\n\
-             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{quorum}\n"
+             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{quorum}\n\
+             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
         ),
         age => {
             let at = if age < (0, 9) {

@@ -223,6 +223,8 @@ struct State {
     ledger: Option<Ledger>,
     is_fenced: bool,
     is_over: bool,
+    /// Counts the beginnings: a message of an earlier one says nothing about the same offset of a later one.
+    beginning: u32,
     /// Messages and detached tokens that may still be acknowledged.
     in_hand: usize,
 }
@@ -249,6 +251,7 @@ impl Ownership {
             ledger: None,
             is_fenced: false,
             is_over: false,
+            beginning: 0,
             in_hand: 0,
         };
         Self {
@@ -273,6 +276,7 @@ impl Ownership {
             None => Freed::default(),
         };
         state.ledger = Some(Ledger::new(offset));
+        state.beginning += 1;
         self.stream.forget(forgotten);
     }
 
@@ -288,6 +292,11 @@ impl Ownership {
     /// From now on nothing is handed out. Acknowledgements still count.
     pub fn fence(&self) {
         lock(&self.state).is_fenced = true;
+        self.stream.remove(&self.partition, self.token);
+    }
+
+    /// Nothing is handed out until reading is begun anew.
+    pub fn pause(&self) {
         self.stream.remove(&self.partition, self.token);
     }
 
@@ -338,18 +347,22 @@ impl Ownership {
         state.in_hand += 1;
         self.stream.note(bytes);
         Some(AckToken {
-            owed: Some((self.clone(), offset)),
+            owed: Some(Owed {
+                ownership: self.clone(),
+                offset,
+                beginning: state.beginning,
+            }),
         })
     }
 
-    fn settle(&self, offset: i64, is_done: bool) {
+    fn settle(&self, offset: i64, beginning: u32, is_done: bool) {
         let mut state = lock(&self.state);
         state.in_hand -= 1;
         let is_idle = state.in_hand == 0;
         if is_done {
-            let is_over = state.is_over;
+            let is_late = state.is_over || state.beginning != beginning;
             match &mut state.ledger {
-                Some(ledger) if !is_over => {
+                Some(ledger) if !is_late => {
                     let freed = ledger.done(offset);
                     self.stream.forget(freed);
                 }
@@ -596,44 +609,53 @@ impl Actives {
 /// It belongs to one ownership of the partition. Used after that ended, it is counted and changes nothing.
 #[must_use = "a message is done only once it is acknowledged"]
 pub struct AckToken {
-    owed: Option<(Arc<Ownership>, i64)>,
+    owed: Option<Owed>,
+}
+
+struct Owed {
+    ownership: Arc<Ownership>,
+    offset: i64,
+    beginning: u32,
+}
+
+impl Owed {
+    fn settle(self, is_done: bool) {
+        self.ownership.settle(self.offset, self.beginning, is_done);
+    }
 }
 
 impl AckToken {
     /// The message is done. Once all before it are done too, its offset is committed with the next commit.
     pub fn ack(mut self) {
-        if let Some((ownership, offset)) = self.owed.take() {
-            ownership.settle(offset, true);
+        if let Some(owed) = self.owed.take() {
+            owed.settle(true);
         }
     }
 
-    fn owed(&self) -> (&Arc<Ownership>, i64) {
-        let (ownership, offset) = self
-            .owed
-            .as_ref()
-            .expect("it is taken only by the one who consumes the token");
-        (ownership, *offset)
+    fn owed(&self) -> &Owed {
+        let owed = self.owed.as_ref();
+        owed.expect("it is taken only by the one who consumes the token")
     }
 
     /// The partition of the message.
     pub fn partition(&self) -> &TopicPartition {
-        &self.owed().0.partition
+        &self.owed().ownership.partition
     }
 
     /// The offset of the message.
     pub fn offset(&self) -> i64 {
-        self.owed().1
+        self.owed().offset
     }
 
     /// The fencing token of the ownership it belongs to: the transaction that created the owner node. It rises from owner
     /// to owner of a partition, JVM members included, as long as the ensemble's history is one.
     pub fn token(&self) -> i64 {
-        self.owed().0.token
+        self.owed().ownership.token
     }
 
     /// Whether the message may still be worked on: the partition is ours and the lease has not run out.
     pub fn is_valid(&self) -> bool {
-        let ownership = self.owed().0;
+        let ownership = &self.owed().ownership;
         let is_over = lock(&ownership.state).is_over;
         !is_over
             && ownership
@@ -644,8 +666,8 @@ impl AckToken {
 
 impl Drop for AckToken {
     fn drop(&mut self) {
-        if let Some((ownership, offset)) = self.owed.take() {
-            ownership.settle(offset, false);
+        if let Some(owed) = self.owed.take() {
+            owed.settle(false);
         }
     }
 }

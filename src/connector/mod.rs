@@ -47,6 +47,7 @@ pub struct ConsumerConnector {
     config: Config,
     me: ConsumerId,
     commands: mpsc::Sender<Command>,
+    stop: watch::Sender<Option<Instant>>,
     outlets: Outlets,
     snapshot: watch::Receiver<Snapshot>,
     common: Arc<Common>,
@@ -65,6 +66,7 @@ struct Waiting {
     listener: Option<Arc<dyn RebalanceListener>>,
     outside: Arc<dyn Outside>,
     commands: mpsc::Receiver<Command>,
+    stop: watch::Receiver<Option<Instant>>,
     seed: u64,
     dialect: Option<Dialect>,
     host: Option<Arc<Host>>,
@@ -222,6 +224,7 @@ impl Builder {
         let clock: Arc<dyn LeaseClock> = self.clock.unwrap_or_else(|| Arc::new(BootClock));
         let seed = seed_of(&me, clock.wall_ms());
         let (commands_in, commands) = mpsc::channel(16);
+        let (stop_in, stop) = watch::channel(None);
         let is_foreign_assignor = self.assignor.is_some();
         let assignor = match self.assignor {
             Some(assignor) => assignor,
@@ -237,6 +240,7 @@ impl Builder {
             listener: self.listener,
             outside: self.outside.unwrap_or_else(|| Arc::new(Aside::default())),
             commands,
+            stop,
             seed,
             dialect: None,
             host: None,
@@ -245,6 +249,7 @@ impl Builder {
             config,
             me,
             commands: commands_in,
+            stop: stop_in,
             outlets,
             snapshot,
             common: Arc::new(Common::new(clock)),
@@ -420,6 +425,7 @@ impl ConsumerConnector {
             streams: cores,
             outlets: self.outlets.clone(),
             commands: waiting.commands,
+            stop: waiting.stop,
             joined: Some(joined_in),
             seed: waiting.seed,
             dialect: waiting.dialect,
@@ -522,6 +528,7 @@ impl ConsumerConnector {
                 forced: BTreeSet::new(),
             });
         }
+        self.stop.send_replace(Some(until));
         let (reply, answer) = oneshot::channel();
         if self
             .commands

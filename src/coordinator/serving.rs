@@ -14,12 +14,12 @@ use crate::config::MalformedPeer;
 use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Departure, Farewell, Parted};
-use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot};
+use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Holder, LostCause, ResetCause};
 use crate::filter::{Expansion, expand};
 use crate::group::{Assignment, ConsumerId, GroupView, StreamId, Topic, TopicPartition};
-use crate::listener::Ran;
+use crate::listener::{Ran, RebalanceListener};
 use crate::rebalance::{Plan, plan};
 use crate::registry::Later;
 use crate::session::{
@@ -30,6 +30,9 @@ use crate::wire::paths;
 
 /// An assignment of more partitions than this is computed outside the member's task.
 const LARGE: usize = 100_000;
+
+/// What is kept of the time of a shutdown for the last commits and releases, at most.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How long a failed look waits before the next, at first and at most; told after so many in a row.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -51,6 +54,10 @@ struct Held {
     ahead: Option<i64>,
     retries: u32,
     is_new: bool,
+    /// The transaction that created the topic.
+    topic_created: i64,
+    /// The topic was made anew while this was being begun.
+    remade: Option<From>,
 }
 
 enum HeldState {
@@ -77,7 +84,7 @@ struct Blocked {
 }
 
 /// Work that goes on beside the waiting, and what came of it.
-enum Done {
+pub(super) enum Done {
     Parted(Vec<TopicPartition>, Result<Vec<Parted>, Trouble>),
     Begun(
         Vec<TopicPartition>,
@@ -88,7 +95,8 @@ enum Done {
         Vec<Commit>,
         Result<BTreeMap<TopicPartition, Committed>, Trouble>,
     ),
-    Listened(&'static str, Ran),
+    /// How a call of the listener ended; none if it did not in its time.
+    Listened(&'static str, Option<Ran>),
     ReaderClosed,
 }
 
@@ -104,6 +112,10 @@ pub(super) struct Serving<'a> {
     beginning: BTreeSet<TopicPartition>,
     is_committing: bool,
     commit_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
+    /// So many of them asked before the commit that is under way began.
+    commit_waiters_served: usize,
+    /// Claims that were sent and whose outcome is not known: an owner node of ours may stand there.
+    limbo: BTreeSet<TopicPartition>,
     is_commit_asked: Arc<AtomicBool>,
     blocked: BTreeMap<TopicPartition, Blocked>,
     works: FuturesUnordered<Later<Done>>,
@@ -120,7 +132,7 @@ pub(super) struct Serving<'a> {
     next_check: Instant,
     next_poll: Instant,
     forced: BTreeSet<TopicPartition>,
-    is_leaving: bool,
+    leave_until: Option<Instant>,
     has_claims_open: bool,
     is_planned: bool,
 }
@@ -128,6 +140,7 @@ pub(super) struct Serving<'a> {
 impl<'a> Serving<'a> {
     pub fn new(core: &'a mut Coordinator, session: Arc<Session>) -> Self {
         let now = Instant::now();
+        let left_over = std::mem::take(&mut core.left_over);
         let config = &core.parts.config;
         let next_commit = now + config.auto_commit_interval;
         let check = config.registration_check_interval;
@@ -144,9 +157,11 @@ impl<'a> Serving<'a> {
             beginning: BTreeSet::new(),
             is_committing: false,
             commit_waiters: Vec::new(),
+            commit_waiters_served: 0,
+            limbo: BTreeSet::new(),
             is_commit_asked: Arc::default(),
             blocked: BTreeMap::new(),
-            works: FuturesUnordered::new(),
+            works: left_over.into_iter().collect(),
             reader: None,
             brokers: BTreeSet::new(),
             view: GroupView::default(),
@@ -160,7 +175,7 @@ impl<'a> Serving<'a> {
             next_check,
             next_poll,
             forced: BTreeSet::new(),
-            is_leaving: false,
+            leave_until: None,
             has_claims_open: false,
             is_planned: false,
         }
@@ -188,11 +203,13 @@ impl<'a> Serving<'a> {
             holds: self.holds.subscribe(),
         };
         let session = self.session.clone();
+        let stop = stopped(self.core.parts.stop.clone());
         tokio::select! {
             biased;
             () = session.ended() => Over::SessionLost,
             trouble = keeper.keep() => trouble.into(),
             over = self.work() => over,
+            () = stop => Over::Left,
         }
     }
 
@@ -259,12 +276,14 @@ impl<'a> Serving<'a> {
         loop {
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
+            self.find_brokers().await?;
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
             self.find_brokers().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
+            self.discard_strays(&plan).await?;
             self.claim(&plan).await?;
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
@@ -441,16 +460,23 @@ impl<'a> Serving<'a> {
             let list: Vec<TopicPartition> = lost.iter().cloned().collect();
             reader.stop(&list);
         }
-        if let Some(listener) = self.core.parts.listener.clone() {
-            let ran = self
-                .core
-                .parts
-                .outside
-                .run(Box::new(move || listener.on_lost(&lost, cause)));
-            self.works.push(Box::pin(
-                async move { Done::Listened("on_lost", ran.await) },
-            ));
-        }
+        let listened = self.call("on_lost", move |listener| listener.on_lost(&lost, cause));
+        self.works.extend(listened);
+    }
+
+    /// Calls the listener, if there is one, in its own place; nobody waits longer than its time.
+    fn call(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&dyn RebalanceListener) + Send + 'static,
+    ) -> Option<Later<Done>> {
+        let parts = &self.core.parts;
+        let listener = parts.listener.clone()?;
+        let ran = parts.outside.run(Box::new(move || call(&*listener)));
+        let time = parts.config.drain_timeout;
+        Some(Box::pin(async move {
+            Done::Listened(name, timeout(time, ran).await.ok())
+        }))
     }
 
     /// Offset nodes of partitions that are held back: somebody may have repaired them.
@@ -510,9 +536,34 @@ impl<'a> Serving<'a> {
                 .entry(topic.clone())
                 .or_insert_with(|| ids.iter().copied().collect());
         }
+        self.begin_remade_topics_anew();
         let expansion = expand(&self.view, internal);
         self.tell_of_view(&expansion);
         Ok(expansion)
+    }
+
+    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (ruling 26).
+    fn begin_remade_topics_anew(&mut self) {
+        let now = Instant::now();
+        for (partition, held) in &mut self.held {
+            let created = self.lookout.topic_created(&partition.topic);
+            let Some(created) = created.filter(|created| *created != held.topic_created) else {
+                continue;
+            };
+            held.topic_created = created;
+            let from = From::Reset {
+                cause: ResetCause::TopicRecreated,
+                before: held.committed,
+                version: held.version,
+            };
+            // A beginning that is under way takes it up when it is done.
+            match held.state {
+                HeldState::Beginning => held.remade = Some(from),
+                _ => held.state = HeldState::Later { at: now, from },
+            }
+            held.ahead = None;
+            held.ownership.pause();
+        }
     }
 
     fn tell_of_view(&mut self, expansion: &Expansion) {
@@ -735,7 +786,8 @@ impl<'a> Serving<'a> {
                 ownership: held.ownership,
                 version: held.version,
                 committed: held.committed,
-                is_suspended: held.ahead.is_some(),
+                // The offsets of a topic that was deleted are left as they are (T2).
+                is_suspended: held.ahead.is_some() || self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
             if self.is_committing || self.beginning.contains(&partition) {
@@ -786,7 +838,7 @@ impl<'a> Serving<'a> {
             outside: parts.outside.clone(),
             commits: parts.config.auto_commit,
             is_commit_asked: self.is_commit_asked.clone(),
-            drain_until: Instant::now() + parts.config.drain_timeout,
+            drain_until: self.drain_until(),
             delay: parts.config.legacy_handover_delay,
         };
         self.works.push(Box::pin(async move {
@@ -794,11 +846,24 @@ impl<'a> Serving<'a> {
         }));
     }
 
+    /// When a drain is cut short. Before the end of a shutdown there must be time to commit what is done by then.
+    fn drain_until(&self) -> Instant {
+        let now = Instant::now();
+        let until = now + self.core.parts.config.drain_timeout;
+        match self.leave_until {
+            None => until,
+            Some(end) => {
+                let left = end.saturating_duration_since(now);
+                until.min(end - (left / 4).min(LAST_WORDS))
+            }
+        }
+    }
+
     // ---- claim ----
 
     async fn claim(&mut self, plan: &Plan) -> Result<(), Trouble> {
         self.has_claims_open = false;
-        if self.reader.is_none() || self.is_leaving {
+        if self.reader.is_none() || self.leave_until.is_some() {
             return Ok(());
         }
         let candidates: BTreeMap<TopicPartition, StreamId> = plan
@@ -838,8 +903,28 @@ impl<'a> Serving<'a> {
         if wants.is_empty() {
             return Ok(());
         }
+        self.limbo
+            .extend(wants.iter().map(|want| want.partition.clone()));
         let claims = self.session.claim(wants).await?;
+        for (partition, claim) in &claims {
+            if !matches!(claim, Claim::Unsettled) {
+                self.limbo.remove(partition);
+            }
+        }
         self.take(claims).await
+    }
+
+    /// Owner nodes that an unsettled claim may have made and that are not to be ours any more (A6).
+    async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
+        let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
+        let strays: BTreeSet<TopicPartition> =
+            self.limbo.iter().filter(|p| is_stray(p)).cloned().collect();
+        if strays.is_empty() {
+            return Ok(());
+        }
+        self.session.discard(&strays).await?;
+        self.limbo.retain(|partition| !strays.contains(partition));
+        Ok(())
     }
 
     /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
@@ -951,16 +1036,10 @@ impl<'a> Serving<'a> {
         }
         self.note_holding();
         self.begin(begin);
-        if let (Some(listener), false) = (self.core.parts.listener.clone(), ours.is_empty()) {
+        if !ours.is_empty() {
             let told = ours.clone();
-            let ran = self
-                .core
-                .parts
-                .outside
-                .run(Box::new(move || listener.after_claim(&told)));
-            self.works.push(Box::pin(
-                async move { Done::Listened("after_claim", ran.await) },
-            ));
+            let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
+            self.works.extend(listened);
         }
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
@@ -1009,6 +1088,8 @@ impl<'a> Serving<'a> {
             ahead: None,
             retries: 0,
             is_new,
+            topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
+            remade: None,
         };
         self.held.insert(partition, held);
         Beginning {
@@ -1089,6 +1170,13 @@ impl<'a> Serving<'a> {
             return Ok(());
         }
         let held = self.held.get_mut(&partition).expect("it was just found");
+        if let Some(from) = held.remade.take() {
+            held.state = HeldState::Later {
+                at: Instant::now(),
+                from: with_version(from, &begun),
+            };
+            return Ok(());
+        }
         match begun {
             Begun::Reading {
                 offset,
@@ -1110,7 +1198,11 @@ impl<'a> Serving<'a> {
             Begun::HeldBack { reason, version } => {
                 held.version = version;
                 held.state = HeldState::HeldBack { reason };
-                self.lookout.watch_offset(&partition).await?;
+                // It may have been repaired between the read and the watch (W1).
+                if self.lookout.watch_offset(&partition).await? != version {
+                    self.fired.insert(Watched::Offset(partition));
+                    self.retry_at = Some(Instant::now());
+                }
             }
             Begun::Failed { from, reason } => {
                 let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
@@ -1202,6 +1294,7 @@ impl<'a> Serving<'a> {
             return false;
         }
         self.is_committing = true;
+        self.commit_waiters_served = self.commit_waiters.len();
         let session = self.session.clone();
         self.works.push(Box::pin(async move {
             let results = session.commit(commits.clone()).await;
@@ -1218,7 +1311,10 @@ impl<'a> Serving<'a> {
 
     /// Those who asked for a commit get one that began after they asked.
     fn serve_waiters(&mut self) {
-        if self.commit_waiters.is_empty() || self.is_committing || self.commit() {
+        if self.commit_waiters.is_empty() {
+            return self.forget_asking();
+        }
+        if self.is_committing || self.commit() {
             return;
         }
         let is_allowed = self
@@ -1240,7 +1336,14 @@ impl<'a> Serving<'a> {
             };
             let _ = waiter.send(answer);
         }
-        self.is_commit_asked.store(false, Ordering::SeqCst);
+        self.forget_asking();
+    }
+
+    /// What is being given up when a commit is asked for is committed with its release.
+    fn forget_asking(&self) {
+        if self.parting.is_empty() {
+            self.is_commit_asked.store(false, Ordering::SeqCst);
+        }
     }
 
     fn on_committed(
@@ -1271,7 +1374,10 @@ impl<'a> Serving<'a> {
             };
             match result {
                 Committed::NotOurs => {
-                    lost.insert(partition.clone());
+                    // It may have been claimed anew meanwhile.
+                    if self.token_of(&partition) == Some(commit.token) {
+                        lost.insert(partition.clone());
+                    }
                     failures.push(format!("{partition} is not ours any more"));
                 }
                 Committed::Unsettled(reason) => {
@@ -1281,9 +1387,12 @@ impl<'a> Serving<'a> {
                     });
                     failures.push(format!("{partition}: {reason}"));
                 }
-                Committed::Written { .. } | Committed::Ahead { .. } => {
+                Committed::Written { .. } | Committed::Ahead { .. }
+                    if self.token_of(&partition) == Some(commit.token) =>
+                {
                     self.note_commit(&partition, commit.offset, result)
                 }
+                Committed::Written { .. } | Committed::Ahead { .. } => {}
             }
         }
         self.lose(&lost, LostCause::OwnerNodeGone);
@@ -1305,6 +1414,14 @@ impl<'a> Serving<'a> {
             Err(Trouble::Transient(_)) | Ok(_) => Ok(()),
             Err(trouble) => Err(trouble),
         }
+    }
+
+    /// The token of a partition that is held or waits to be given up.
+    fn token_of(&self, partition: &TopicPartition) -> Option<i64> {
+        let held = self.held.get(partition).map(|held| &held.ownership);
+        let deferred = self.deferred.get(partition);
+        let ownership = held.or(deferred.map(|(farewell, _)| &farewell.ownership));
+        ownership.map(|ownership| ownership.token)
     }
 
     /// Writes down what a commit left at the offset node, for one that is held or waits to be given up.
@@ -1364,8 +1481,8 @@ impl<'a> Serving<'a> {
                     None => return Err(Over::Left),
                     Some(Command::Commit { reply }) => self.commit_asked(reply),
                     Some(Command::Leave { until, reply }) => {
+                        self.core.farewell = Some(reply);
                         self.leave(until).await;
-                        let _ = reply.send(std::mem::take(&mut self.forced));
                         return Err(Over::Left);
                     }
                 },
@@ -1407,6 +1524,7 @@ impl<'a> Serving<'a> {
                     self.parting.remove(partition);
                 }
                 self.note_holding();
+                self.forget_asking();
                 for parted in answer? {
                     if parted.is_forced {
                         self.forced.insert(parted.partition);
@@ -1428,23 +1546,19 @@ impl<'a> Serving<'a> {
                 Ok(false)
             }
             Done::Committed(commits, results) => {
-                let waiters = self.commit_waiters.len();
+                let waiters = std::mem::take(&mut self.commit_waiters_served);
                 self.on_committed(commits, results, waiters)?;
                 self.part_with_deferred();
                 self.serve_waiters();
                 Ok(false)
             }
             Done::Listened(call, ran) => {
-                match ran {
-                    Ran::Done => {}
-                    Ran::Panicked(message) => {
-                        self.tell(Event::ListenerFailed {
-                            call,
-                            reason: format!("it panicked: {message}"),
-                        });
-                    }
-                    Ran::Closed => {}
-                }
+                let reason = match ran {
+                    Some(Ran::Done | Ran::Closed) => return Ok(false),
+                    Some(Ran::Panicked(message)) => format!("it panicked: {message}"),
+                    None => "it did not end within its time".to_owned(),
+                };
+                self.tell(Event::ListenerFailed { call, reason });
                 Ok(false)
             }
             Done::ReaderClosed => Ok(false),
@@ -1626,7 +1740,7 @@ impl<'a> Serving<'a> {
 
     /// Leaves in order until the deadline: streams end, everything is given up, then the registration goes.
     async fn leave(&mut self, until: Instant) {
-        self.is_leaving = true;
+        self.leave_until = Some(until);
         self.publish();
         for core in self.core.parts.streams.values().flatten() {
             core.close();
@@ -1650,14 +1764,10 @@ impl<'a> Serving<'a> {
             }
         };
         let _ = timeout_at(until, all).await;
-        self.forced.extend(self.parting.keys().cloned());
         let _ = timeout_at(until, self.session.unregister()).await;
         if let Some(reader) = self.reader.take() {
             let _ = timeout_at(until, reader.close()).await;
         }
-        self.tell(Event::Left {
-            forced: self.forced.clone(),
-        });
     }
 
     /// After the last turn: whatever is still in our hands is lost, and streams give nothing more of it.
@@ -1672,6 +1782,7 @@ impl<'a> Serving<'a> {
                 session: self.session.id(),
             });
         }
+        self.core.left_behind = std::mem::take(&mut self.forced);
         let mut lost = BTreeSet::new();
         let held = std::mem::take(&mut self.held)
             .into_iter()
@@ -1685,14 +1796,11 @@ impl<'a> Serving<'a> {
             });
             lost.insert(partition);
         }
-        if let (Some(listener), false) = (self.core.parts.listener.clone(), lost.is_empty()) {
-            // Nobody waits for it; it runs in its own place.
-            drop(
-                self.core
-                    .parts
-                    .outside
-                    .run(Box::new(move || listener.on_lost(&lost, cause))),
-            );
+        self.core.left_behind.extend(lost.iter().cloned());
+        if !lost.is_empty() {
+            // The next session hears how it ended.
+            let listened = self.call("on_lost", move |listener| listener.on_lost(&lost, cause));
+            self.core.left_over.extend(listened);
         }
         for waiter in self.commit_waiters.drain(..) {
             let _ = waiter.send(Err(Error::new(
@@ -1715,7 +1823,7 @@ impl<'a> Serving<'a> {
     fn publish(&self) {
         let blocked = self.blocked.iter();
         let snapshot = Snapshot {
-            phase: if self.is_leaving {
+            phase: if self.leave_until.is_some() {
                 Phase::Leaving
             } else {
                 Phase::Joined
@@ -1766,6 +1874,21 @@ fn held_back(partition: &TopicPartition, held: &Held) -> Option<(TopicPartition,
     match &held.state {
         HeldState::HeldBack { reason } => Some((partition.clone(), reason.clone())),
         _ => None,
+    }
+}
+
+/// The offset node's version may have moved while the beginning that is now void was under way.
+fn with_version(from: From, begun: &Begun) -> From {
+    match (from, begun) {
+        (
+            From::Reset { cause, before, .. },
+            Begun::Reading { version, .. } | Begun::HeldBack { version, .. },
+        ) => From::Reset {
+            cause,
+            before,
+            version: *version,
+        },
+        (from, _) => from,
     }
 }
 

@@ -95,14 +95,14 @@ pub enum Notice {
     Warning(String),
 }
 
+/// What became of each partition that was to be read.
+pub type Opened = Vec<(TopicPartition, Result<Box<dyn Queue>, Error>)>;
+
 /// Fetches messages. It decides nothing: positions, resets and commits are the member's.
 pub trait Reader: Send + Sync {
     /// Begins to fetch these partitions, each from its offset; answers for each with its queue.
     /// A partition that is being fetched already begins anew; its old queue gives nothing more.
-    fn read(
-        &self,
-        starts: Vec<Start>,
-    ) -> Later<Vec<(TopicPartition, Result<Box<dyn Queue>, Error>)>>;
+    fn read(&self, starts: Vec<Start>) -> Later<Opened>;
 
     /// Stops fetching these partitions. Does not wait, and does not mind one that is not being fetched.
     fn stop(&self, partitions: &[TopicPartition]);

@@ -31,6 +31,11 @@ use crate::wire::paths;
 /// An assignment of more partitions than this is computed outside the member's task.
 const LARGE: usize = 100_000;
 
+/// How long a failed look waits before the next, at first and at most; told after so many in a row.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+const TELL_AFTER: u32 = 5;
+
 /// How long a failed start of reading waits before it is tried again, at first and at most.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(2);
@@ -103,8 +108,6 @@ pub(super) struct Serving<'a> {
     works: FuturesUnordered<Later<Done>>,
     reader: Option<Arc<dyn Reader>>,
     brokers: BTreeSet<String>,
-    /// Partitions of each topic as of the first look at it; what comes later is new.
-    known: BTreeMap<Topic, BTreeSet<i32>>,
     view: GroupView,
     generation: u64,
     standing: BTreeMap<String, Event>,
@@ -145,7 +148,6 @@ impl<'a> Serving<'a> {
             works: FuturesUnordered::new(),
             reader: None,
             brokers: BTreeSet::new(),
-            known: BTreeMap::new(),
             view: GroupView::default(),
             generation: 0,
             standing: BTreeMap::new(),
@@ -198,8 +200,7 @@ impl<'a> Serving<'a> {
             match self.settle().await {
                 Ok(()) => {
                     self.is_planned = self.reader.is_some();
-                    self.retries = 0;
-                    self.retry_at = None;
+                    self.look_again_if_open();
                 }
                 Err(Trouble::Transient(why)) => {
                     tracing::debug!(why, "looking again soon");
@@ -215,6 +216,39 @@ impl<'a> Serving<'a> {
                 Ok(()) => {}
                 Err(over) => return over,
             }
+        }
+    }
+
+    /// Trouble that passes leads back to the wait, and to another look soon; told when it does not pass.
+    fn heed(&mut self, trouble: Trouble) -> Result<(), Over> {
+        let Trouble::Transient(why) = trouble else {
+            return Err(trouble.into());
+        };
+        tracing::debug!(why, "looking again soon");
+        self.look_again_soon();
+        if self.retries >= TELL_AFTER {
+            self.stand("trouble", Some(Event::Warning { what: why }));
+        }
+        Ok(())
+    }
+
+    fn look_again_soon(&mut self) {
+        let pause = FIRST_PAUSE * 2u32.saturating_pow(self.retries.min(6));
+        self.retries += 1;
+        self.retry_at = Some(Instant::now() + pause.min(LAST_PAUSE));
+    }
+
+    /// A claim that was not settled is tried again: at once the first time, then ever later.
+    fn look_again_if_open(&mut self) {
+        if !self.has_claims_open {
+            self.retries = 0;
+            self.retry_at = None;
+            self.stand("trouble", None);
+        } else if self.retries == 0 {
+            self.retries = 1;
+            self.retry_at = Some(Instant::now());
+        } else {
+            self.look_again_soon();
         }
     }
 
@@ -376,7 +410,14 @@ impl<'a> Serving<'a> {
                 undone: progress.undone,
             });
         }
+        self.note_holding();
         self.after_losing(lost, cause);
+    }
+
+    /// The lease is kept as long as there is something to keep it for.
+    fn note_holding(&self) {
+        self.holds
+            .send_replace(!self.held.is_empty() || !self.parting.is_empty());
     }
 
     fn after_losing(&mut self, lost: BTreeSet<TopicPartition>, cause: LostCause) {
@@ -451,10 +492,10 @@ impl<'a> Serving<'a> {
             .retain(|watched| !matches!(watched, Watched::Topic(_)));
         self.view = self.lookout.look(&interest).await?;
         for (topic, ids) in &self.view.partitions {
-            if !ids.is_empty() && !self.known.contains_key(topic) {
-                self.known
-                    .insert(topic.clone(), ids.iter().copied().collect());
-            }
+            let known = &mut self.core.known;
+            known
+                .entry(topic.clone())
+                .or_insert_with(|| ids.iter().copied().collect());
         }
         let expansion = expand(&self.view, internal);
         self.tell_of_view(&expansion);
@@ -550,7 +591,9 @@ impl<'a> Serving<'a> {
         // Releases are decided also while no broker is known; claims wait for one.
         let is_poisoned = self.core.parts.config.malformed_peer == MalformedPeer::AsJvm
             && !self.view.malformed.is_empty();
-        if is_poisoned {
+        // A rule that deals over all topics of the group is upset by any topic of any member.
+        let is_beyond = self.core.parts.assignor.needs_all_topics() && !expansion.beyond.is_empty();
+        if is_poisoned || is_beyond {
             return keep;
         }
         let mut frozen = expansion.unsure.clone();
@@ -873,7 +916,7 @@ impl<'a> Serving<'a> {
                 Claim::Unsettled => self.has_claims_open = true,
             }
         }
-        self.holds.send_replace(!self.held.is_empty());
+        self.note_holding();
         self.begin(begin);
         if let (Some(listener), false) = (self.core.parts.listener.clone(), ours.is_empty()) {
             let told = ours.clone();
@@ -915,6 +958,7 @@ impl<'a> Serving<'a> {
             core,
         ));
         let is_new = self
+            .core
             .known
             .get(&partition.topic)
             .is_some_and(|known| !known.contains(&partition.partition));
@@ -955,6 +999,7 @@ impl<'a> Serving<'a> {
         self.beginning.extend(partitions.iter().cloned());
         let beginner = Beginner {
             session: self.session.clone(),
+            clock: self.core.parts.common.clock.clone(),
             reader,
             policy: self.core.parts.config.auto_offset_reset,
             malformed: self.core.parts.config.malformed_offset,
@@ -1277,9 +1322,6 @@ impl<'a> Serving<'a> {
     /// Waits until there is something to look at; deals with everything else as it comes.
     async fn wait(&mut self) -> Result<(), Over> {
         loop {
-            if self.is_settled_again() {
-                return Ok(());
-            }
             let next = self.next_moment();
             let notice = self.reader.as_ref().map(|reader| reader.notice());
             tokio::select! {
@@ -1299,8 +1341,10 @@ impl<'a> Serving<'a> {
                     return Ok(());
                 }
                 Some(done) = self.works.next() => {
-                    if self.finish(done).await? {
-                        return Ok(());
+                    match self.finish(done).await {
+                        Ok(false) => {}
+                        Ok(true) => return Ok(()),
+                        Err(trouble) => self.heed(trouble)?,
                     }
                 }
                 troubles = self.core.parts.common.troubles() => {
@@ -1311,17 +1355,15 @@ impl<'a> Serving<'a> {
                 }
                 notice = notice.unwrap_or_else(|| Box::pin(std::future::pending())) => self.on_notice(notice),
                 () = sleep_until(next) => {
-                    if self.on_time().await? {
-                        return Ok(());
+                    match self.on_time().await {
+                        Ok(false) => {}
+                        Ok(true) => return Ok(()),
+                        Err(trouble) => self.heed(trouble)?,
                     }
                 }
             }
             self.publish();
         }
-    }
-
-    fn is_settled_again(&self) -> bool {
-        self.has_claims_open && self.retry_at.is_none()
     }
 
     /// Takes up what a piece of work came to. `true` if that calls for a look.
@@ -1331,8 +1373,7 @@ impl<'a> Serving<'a> {
                 for partition in &partitions {
                     self.parting.remove(partition);
                 }
-                self.holds
-                    .send_replace(!self.held.is_empty() || !self.parting.is_empty());
+                self.note_holding();
                 for parted in answer? {
                     if parted.is_forced {
                         self.forced.insert(parted.partition);

@@ -7,6 +7,7 @@
 
 mod broker;
 mod cache;
+mod child;
 mod member;
 mod ours;
 mod process;
@@ -21,6 +22,8 @@ pub use broker::Broker;
 pub use broker::BrokerOptions;
 pub use cache::Jars;
 pub use cache::run_class;
+pub use child::Child;
+pub use child::obey;
 pub use member::JvmMember;
 pub use member::JvmMemberOptions;
 pub use member::JvmMessage;

@@ -46,8 +46,7 @@ fn deal(stage: &'static Stage, release: &str, compat: Compat, is_mixed: bool) {
     )
     .with_rule(move |group, topics| shares::round_robin(group, topics, text));
     let topics = play.all(2);
-    let options =
-        JvmMemberOptions::default().with("partition.assignment.strategy", "roundrobin");
+    let options = JvmMemberOptions::default().with("partition.assignment.strategy", "roundrobin");
     let process = play.jvm_process(release, &topics, options);
     let jvm = play.jvm_joins(process, None, &topics);
     play.settle();

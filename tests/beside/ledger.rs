@@ -403,7 +403,8 @@ mod tests {
             ("lost", [jvm(&[0, 1]), ours(&[2, 3, 5])]),
             ("out of turn", [jvm(&[0, 1, 2]), ours(&[2, 3, 4, 5])]),
             ("delivered 0 of it", [jvm(&[0, 1]), ours(&[1, 2, 3, 4, 5])]),
-            ("delivered 2 of it", [jvm(&[0, 1, 4, 5]), ours(&[2, 3])]),
+            ("delivered 2 of it", [jvm(&[0, 1]), ours(&[2, 3, 5, 4])]),
+            ("out of turn", [jvm(&[0, 1, 4, 5]), ours(&[2, 3])]),
         ] {
             let judged = judge(&windows, &accounts).unwrap_err();
             assert!(judged.contains(why), "{judged}");

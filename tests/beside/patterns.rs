@@ -13,7 +13,9 @@ fn the_topics_of_a_white_list_are_shared_with_it() {
     let _others = stage::together();
     let stage = Stage::new();
     for release in jvm_versions() {
-        let names: Vec<String> = ["a", "b"].map(|end| format!("white-{release}-{end}")).into();
+        let names: Vec<String> = ["a", "b"]
+            .map(|end| format!("white-{release}-{end}"))
+            .into();
         let mut play = Play::new(
             stage,
             &format!("white-{release}"),

@@ -50,6 +50,7 @@ pub struct Play {
     pub group: String,
     topics: BTreeMap<String, i32>,
     flows: BTreeMap<String, Flow>,
+    sent: BTreeMap<Place, Vec<Sent>>,
     log: TxnLog,
     rule: Box<dyn Fn(&Group, &BTreeMap<String, i32>) -> Owners>,
     present: BTreeMap<String, Player>,
@@ -73,6 +74,7 @@ impl Play {
             group: group.to_owned(),
             flows: flows.collect(),
             topics,
+            sent: BTreeMap::new(),
             log: TxnLog::of(&stage.zookeeper),
             rule: Box::new(shares::range),
             present: BTreeMap::new(),
@@ -115,8 +117,7 @@ impl Play {
             .or_insert(steady);
         let zookeeper = self.stage.zookeeper.connect_string();
         let topics = pairs(topics);
-        let process =
-            JvmMember::start_unready(release, &zookeeper, &self.group, &topics, options);
+        let process = JvmMember::start_unready(release, &zookeeper, &self.group, &topics, options);
         self.processes.push(Some(process));
         self.processes.len() - 1
     }
@@ -363,16 +364,37 @@ impl Play {
         assert_eq!(jvm.shutdown().count("failed"), 0);
     }
 
-    /// The messages stop, everything is delivered, everybody leaves, and all is checked.
-    pub fn end(mut self) -> Balance {
-        let mut sent: BTreeMap<Place, Vec<Sent>> = BTreeMap::new();
+    /// Every JVM of a process commits.
+    pub fn commit(&mut self, process: usize) {
+        let jvm = self.processes[process].as_mut().expect("it is alive");
+        jvm.commit();
+    }
+
+    /// A member of ours commits.
+    pub fn commit_ours(&self, name: &str) {
+        match &self.present[name] {
+            Player::Ours(ours) => ours.commit(),
+            _ => panic!("{name} commits when it likes"),
+        }
+    }
+
+    /// The messages stop, and everything is delivered. Gives how many there were.
+    pub fn still(&mut self) -> usize {
         for (topic, flow) in std::mem::take(&mut self.flows) {
             for message in flow.stop().finish() {
                 let place = (topic.clone(), message.partition);
-                sent.entry(place).or_default().push(message);
+                self.sent.entry(place).or_default().push(message);
             }
         }
-        self.await_end(&sent);
+        if !self.present.is_empty() {
+            self.await_end();
+        }
+        self.sent.values().map(Vec::len).sum()
+    }
+
+    /// The messages stop if they have not yet, everything is delivered, everybody leaves, and all is checked.
+    pub fn end(mut self) -> Balance {
+        self.still();
         for name in self.members() {
             self.leaves(&name);
         }
@@ -382,7 +404,7 @@ impl Play {
             }
         }
         let windows = ledger::windows(&self.log.more(), &self.group);
-        let balance = ledger::check(&windows, &self.accounts, &sent);
+        let balance = ledger::check(&windows, &self.accounts, &self.sent);
         println!(
             "{}: {} sent, {} delivered by ours, {} by JVMs, {} again after a death, {} late by a JVM",
             self.group,
@@ -395,23 +417,22 @@ impl Play {
         balance
     }
 
-    /// Waits until the last message of each partition was delivered by who is present.
-    fn await_end(&self, sent: &BTreeMap<Place, Vec<Sent>>) {
-        let missing = |last: &BTreeMap<Place, i64>| {
-            sent.iter().find(|(place, sent)| {
-                let end = sent.last().map_or(-1, |message| message.offset);
-                last.get(*place).copied().unwrap_or(-1) < end
-            })
-            .map(|(place, _)| place.clone())
-        };
+    /// Waits until the last message of each partition was delivered by one of those who are present.
+    fn await_end(&self) {
         let look = || {
             let mut last: BTreeMap<Place, i64> = BTreeMap::new();
-            for player in self.present.values() {
-                for message in self.told(player, 0) {
-                    last.insert((message.topic, message.partition), message.offset);
-                }
+            for message in self
+                .present
+                .values()
+                .flat_map(|player| self.told(player, 0))
+            {
+                let last = last.entry((message.topic, message.partition)).or_default();
+                *last = message.offset.max(*last);
             }
-            missing(&last).is_none().then_some(())
+            let is_over = |(place, sent): (&Place, &Vec<Sent>)| {
+                last.get(place).copied() == sent.last().map(|message| message.offset)
+            };
+            self.sent.iter().all(is_over).then_some(())
         };
         self.patiently("everything sent is delivered", look);
     }

@@ -87,22 +87,18 @@ fn java_hash(text: &str) -> i32 {
 fn the_model_divides_as_the_old_documentation_says() {
     let group = |names: &[(&str, u32)]| -> Group {
         let of = names.iter();
-        of.map(|(name, n)| {
-            (
-                (*name).to_owned(),
-                BTreeMap::from([("t".to_owned(), *n)]),
-            )
-        })
-        .collect()
+        of.map(|(name, n)| ((*name).to_owned(), BTreeMap::from([("t".to_owned(), *n)])))
+            .collect()
     };
     let topics = BTreeMap::from([("t".to_owned(), 5)]);
     let owners: Vec<String> = range(&group(&[("b", 1), ("a", 1)]), &topics)
         .into_values()
         .collect();
     assert_eq!(owners, ["a-0", "a-0", "a-0", "b-0", "b-0"]);
-    let dealt: Vec<String> =
-        round_robin(&group(&[("b", 1), ("a", 1)]), &topics, |t, p| format!("{t}-{p}"))
-            .into_values()
-            .collect();
+    let dealt: Vec<String> = round_robin(&group(&[("b", 1), ("a", 1)]), &topics, |t, p| {
+        format!("{t}-{p}")
+    })
+    .into_values()
+    .collect();
     assert_eq!(dealt, ["a-0", "b-0", "a-0", "b-0", "a-0"]);
 }

@@ -13,7 +13,11 @@ fn a_warm_jvm_joins_and_leaves_and_nothing_is_lost_or_doubled() {
     let stage = Stage::new();
     for release in jvm_versions() {
         let is_first_or_last = matches!(release, "0.8.2.2" | "1.1.1");
-        let times = if everything() && is_first_or_last { 50 } else { 5 };
+        let times = if everything() && is_first_or_last {
+            50
+        } else {
+            5
+        };
         come_and_go(stage, release, times);
         stage.passed(release);
     }

@@ -105,10 +105,9 @@ impl History {
             to: from,
             end: End::Closed,
         };
-        assert!(
-            self.open.insert(place, (session, window)).is_none(),
-            "two owners"
-        );
+        let what = format!("{place:?} of {window:?}");
+        let before = self.open.insert(place, (session, window));
+        assert!(before.is_none(), "{what} was owned by {before:?}");
     }
 
     fn close(&mut self, place: &Place, end: End) {

@@ -26,6 +26,10 @@ fn deeds(server: &ZooKeeper, is_old: bool) -> i64 {
         }
         writer.add_set_data("/a/e", b"there", None).unwrap();
         writer.commit().await.unwrap();
+        let mut refused = client.new_multi_writer();
+        refused.add_set_data("/a", b"never", None).unwrap();
+        refused.add_set_data("/nowhere", b"", None).unwrap();
+        assert!(refused.commit().await.is_err());
         client.delete("/a/e", None).await.unwrap();
         client.session_id().0
     })
@@ -64,6 +68,7 @@ fn all_that_happened_is_read(version: &str, is_old: bool) {
         vec![set("/a", b"two", 1)],
         vec![],
         many[usize::from(is_old)..].to_vec(),
+        vec![],
         vec![Change::Deleted {
             path: "/a/e".into(),
         }],

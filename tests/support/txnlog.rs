@@ -191,9 +191,15 @@ fn decode(body: &[u8]) -> Option<Txn> {
     let (zxid, time_ms, kind) = (fields.long()?, fields.long()?, fields.int()?);
     let mut changes = Vec::new();
     if kind == 14 {
+        let mut has_failed = false;
         for _ in 0..fields.int()? {
             let (kind, data) = (fields.int()?, fields.buffer()?);
+            has_failed |= kind == -1;
             changes.extend(change(kind, &mut Fields(&data))?);
+        }
+        // The parts before the one that failed stand there as if they had been done.
+        if has_failed {
+            changes.clear();
         }
     } else {
         changes.extend(change(kind, &mut fields)?);

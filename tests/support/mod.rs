@@ -44,5 +44,6 @@ pub use versions::zookeeper_versions;
 pub use wait::LONG;
 pub use wait::until;
 pub use wait::until_some;
+pub use wait::until_some_or;
 pub use zookeeper::ZooKeeper;
 pub use zookeeper::ZooKeeperOptions;

@@ -82,7 +82,6 @@ impl Producer {
     pub fn connect_with(broker: &Broker, topic: &str, settings: &[(&str, &str)]) -> Self {
         let account = Account::default();
         let mut config = broker.client_config();
-        config.remove("group.id");
         config.set("linger.ms", "0");
         for (key, value) in settings {
             config.set(*key, *value);

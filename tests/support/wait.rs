@@ -12,13 +12,25 @@ pub const LONG: Duration = Duration::from_secs(90);
 ///
 /// Past the deadline, with what was awaited.
 #[track_caller]
-pub fn until_some<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until_some<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
+    until_some_or(limit, look, || what.to_string())
+}
+
+/// The same with a word that is made only when it is needed, and then knows the state of things.
+#[track_caller]
+pub fn until_some_or<T>(
+    limit: Duration,
+    mut look: impl FnMut() -> Option<T>,
+    what: impl FnOnce() -> String,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = look() {
             return answer;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain: {what}");
+        if start.elapsed() > limit {
+            panic!("waited {limit:?} in vain: {}", what());
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -31,6 +31,8 @@ use super::wait::LONG;
 use super::wait::until_some_or;
 use super::zookeeper::ZooKeeper;
 
+type Admin = AdminClient<DefaultClientContext>;
+
 /// What a broker is started with.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
@@ -149,47 +151,58 @@ impl Broker {
     /// Before 0.10 it wants two partitions, or a name that is not short: rdkafka counts on four bytes in memory for one on the wire, and an
     /// answer about a single partition breaks that (`BadMessage`).
     pub fn create_topic(&self, topic: &str, partitions: i32) {
-        self.await_some(&format!("topic {topic} made"), || {
-            self.made(topic, partitions).then_some(())
-        });
-        self.await_leaders(topic, partitions);
-    }
-
-    fn made(&self, topic: &str, partitions: i32) -> bool {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            return settled(run_async(async move {
-                let new = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
-                admin.create_topics([&new], &patient()).await
-            }));
+            self.ask(
+                &format!("topic {topic} made"),
+                RDKafkaErrorCode::TopicAlreadyExists,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move {
+                        let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+                        admin.create_topics([&new], &options).await
+                    }
+                },
+            );
+        } else {
+            let count = partitions.to_string();
+            let words = [
+                "--create",
+                "--topic",
+                topic,
+                "--partitions",
+                &count,
+                "--replication-factor",
+                "1",
+            ];
+            self.await_some(&format!("topic {topic} made"), || {
+                let said = self.topic_tool(&words);
+                let older = said.contains("already exists") || said.contains("marked for deletion");
+                assert!(
+                    older || said.contains("Created topic"),
+                    "topic {topic} was not made: {said}"
+                );
+                (!older).then_some(())
+            });
         }
-        let partitions = partitions.to_string();
-        let said = self.topic_tool(&[
-            "--create",
-            "--topic",
-            topic,
-            "--partitions",
-            &partitions,
-            "--replication-factor",
-            "1",
-        ]);
-        let waits = said.contains("already exists") || said.contains("marked for deletion");
-        assert!(
-            waits || said.contains("Created topic"),
-            "topic {topic} was not made: {said}"
-        );
-        !waits
+        self.await_leaders(topic, partitions);
     }
 
     /// Raises the number of partitions and waits until every one has its leader.
     pub fn add_partitions(&self, topic: &str, total: i32) {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            let raised = settled(run_async(async move {
-                let new = NewPartitions::new(&name, usize::try_from(total).expect("a count"));
-                admin.create_partitions([&new], &patient()).await
-            }));
-            assert!(raised, "partitions of {topic} were not added");
+            let total = usize::try_from(total).expect("a count");
+            self.ask(
+                &format!("partitions of {topic} added"),
+                RDKafkaErrorCode::InvalidPartitions,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move {
+                        admin
+                            .create_partitions([&NewPartitions::new(&topic, total)], &options)
+                            .await
+                    }
+                },
+            );
         } else {
             let said = self.topic_tool(&[
                 "--alter",
@@ -209,11 +222,14 @@ impl Broker {
     /// Deletes a topic and waits until the broker no longer names it.
     pub fn delete_topic(&self, topic: &str) {
         if self.has_admin() {
-            let (admin, name) = (self.admin(), topic.to_string());
-            let deleted = settled(run_async(async move {
-                admin.delete_topics(&[&name], &patient()).await
-            }));
-            assert!(deleted, "topic {topic} was not deleted");
+            self.ask(
+                &format!("topic {topic} deleted"),
+                RDKafkaErrorCode::UnknownTopicOrPartition,
+                |admin, options| {
+                    let topic = topic.to_string();
+                    async move { admin.delete_topics(&[&topic], &options).await }
+                },
+            );
         } else {
             let said = self.topic_tool(&["--delete", "--topic", topic]);
             assert!(
@@ -307,14 +323,63 @@ impl Broker {
         major_minor(&self.version) >= (1, 0)
     }
 
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.client_config().create().expect("an admin client")
+    /// One admin request, sent until it is answered. One that ran out of time may have been carried out all the same: then `done` is no error.
+    /// It goes to this broker and not to the controller, whom a broker that has just started does not name.
+    fn ask<F>(&self, what: &str, done: RDKafkaErrorCode, request: impl Fn(Admin, AdminOptions) -> F)
+    where
+        F: Future<Output = KafkaResult<Vec<TopicResult>>> + Send + 'static,
+    {
+        let mut unsure = false;
+        self.await_some(what, || {
+            let limit = Some(Duration::from_secs(10));
+            let options = AdminOptions::new()
+                .operation_timeout(limit)
+                .request_timeout(limit)
+                .broker_id(self.id());
+            let admin = self.client_config().create().expect("an admin client");
+            let Ok(mut results) = run_async(request(admin, options)) else {
+                unsure = true;
+                return None;
+            };
+            match results.remove(0) {
+                Err((_, code)) if unsure && code == done => Some(()),
+                // An older topic of that name is on its way out, or the broker on its way in.
+                Err((
+                    _,
+                    RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::NotController,
+                )) => None,
+                Err((topic, code)) => panic!("{what}: {topic}: {code}"),
+                Ok(_) => Some(()),
+            }
+        });
     }
 
     fn topic_tool(&self, args: &[&str]) -> String {
         let args = [&["--zookeeper", &self.zookeeper], args].concat();
         let output = run_class(&self.jars, "kafka.admin.TopicCommand", &args);
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
+    /// Its own word in its own log, so it is no other that answers on the port.
+    fn says_started(&self) -> bool {
+        let (log, id) = (self.process.log(), self.id());
+        let words = [
+            format!("[Kafka Server {id}], started"),
+            format!("[KafkaServer id={id}] started"),
+            "Kafka Server started".into(),
+        ];
+        words.iter().any(|started| log.contains(started))
+    }
+
+    /// Some name no brokers for a moment after their start; those of 0.8 name none before there is a topic.
+    fn names_itself(&self) -> bool {
+        let metadata = self.metadata(None);
+        metadata.is_ok_and(|metadata| {
+            metadata
+                .brokers()
+                .iter()
+                .any(|broker| broker.id() == self.id())
+        })
     }
 
     fn await_some<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
@@ -360,15 +425,7 @@ impl Broker {
                 );
                 return false;
             }
-            // Its own word in its own log: one of 0.8 names no brokers to anybody before there is a topic.
-            let log = self.process.log();
-            let said = [
-                format!("[Kafka Server {}], started", self.id()),
-                format!("[KafkaServer id={}] started", self.id()),
-            ];
-            if said.iter().any(|started| log.contains(started))
-                || log.contains("Kafka Server started")
-            {
+            if self.says_started() && (!self.has_admin() || self.names_itself()) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -403,20 +460,6 @@ fn told(answer: &KafkaResult<Metadata>) -> String {
             format!("partitions, leaders, errors {:?}", led.collect::<Vec<_>>())
         }
     }
-}
-
-fn settled(results: Result<Vec<TopicResult>, rdkafka::error::KafkaError>) -> bool {
-    match results.expect("an answer from the broker").remove(0) {
-        Ok(_) => true,
-        Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => false,
-        Err((topic, code)) => panic!("topic {topic}: {code}"),
-    }
-}
-
-fn patient() -> AdminOptions {
-    AdminOptions::new()
-        .operation_timeout(Some(LONG))
-        .request_timeout(Some(LONG))
 }
 
 /// The first two numbers of a release.
@@ -466,7 +509,8 @@ fn write_config(
         (4.., _) => format!(
             "process.roles=broker,controller\nnode.id={broker}\ncontroller.listener.names=CONTROLLER\n\
              controller.quorum.voters={broker}@127.0.0.1:{quorum}\n\
-             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{quorum}\n"
+             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{quorum}\n\
+             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
         ),
         age => {
             let at = if age < (0, 9) {

@@ -68,6 +68,7 @@ pub struct Broker {
     jars: Jars,
     folder: PathBuf,
     ports: Ports,
+    id: i32,
     process: Process,
     client: BaseProducer,
 }

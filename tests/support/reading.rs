@@ -139,6 +139,18 @@ impl Reading {
         }
     }
 
+    /// The same while it asks for a message, and none may come before.
+    #[track_caller]
+    pub fn hear_asking(&mut self, what: &str, is_it: impl Fn(&Event) -> bool) -> Event {
+        until(what, LONG, || {
+            let short = Duration::from_millis(20);
+            let asked = async { tokio::time::timeout(short, self.stream.recv_owned()).await };
+            assert!(block_on(asked).is_err(), "no message was expected yet");
+            self.heard().iter().any(&is_it)
+        });
+        self.hear(what, is_it)
+    }
+
     /// Commits what is done.
     pub fn commit(&self) {
         block_on(self.connector.commit()).expect("a commit");

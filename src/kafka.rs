@@ -259,7 +259,7 @@ pub fn watermarks(
     partitions: &[TopicPartition],
 ) -> Result<BTreeMap<TopicPartition, (i64, i64)>> {
     let until = Instant::now() + fetching.deadline;
-    let generation = if fetching.is_plain() {
+    let generation = if fetching.is_to_probe() {
         probe(&fetching.brokers, fetching.deadline)?
     } else {
         Generation::default()

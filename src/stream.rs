@@ -95,14 +95,14 @@ pub enum Notice {
     Warning(String),
 }
 
+/// What became of each partition that was to be read.
+pub type Opened = Vec<(TopicPartition, Result<Box<dyn Queue>, Error>)>;
+
 /// Fetches messages. It decides nothing: positions, resets and commits are the member's.
 pub trait Reader: Send + Sync {
     /// Begins to fetch these partitions, each from its offset; answers for each with its queue.
     /// A partition that is being fetched already begins anew; its old queue gives nothing more.
-    fn read(
-        &self,
-        starts: Vec<Start>,
-    ) -> Later<Vec<(TopicPartition, Result<Box<dyn Queue>, Error>)>>;
+    fn read(&self, starts: Vec<Start>) -> Later<Opened>;
 
     /// Stops fetching these partitions. Does not wait, and does not mind one that is not being fetched.
     fn stop(&self, partitions: &[TopicPartition]);
@@ -123,11 +123,12 @@ pub trait ReaderSource: Send + Sync {
     /// Whether the brokers must be found in ZooKeeper, since nobody named any.
     fn needs_brokers(&self) -> bool;
 
-    /// Makes one for the brokers that are registered; they are ignored if others were named.
+    /// Makes one for the brokers that are registered; they are ignored if others were named. `partitions` is how many are
+    /// likely to be read at a time, which bounds what each may hold.
     ///
     /// # Errors
     /// A setting that the client refuses, or a registration from which no address can be had.
-    fn open(&self, brokers: &[Broker]) -> Result<Arc<dyn Reader>, Error>;
+    fn open(&self, brokers: &[Broker], partitions: usize) -> Result<Arc<dyn Reader>, Error>;
 }
 
 // ---- what streams and the coordinator share ----

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
+use proptest::strategy::Strategy;
 
 use super::*;
+use crate::config::Strategy as Rule;
 use crate::error::ErrorKind;
 use crate::group::ConsumerId;
 
@@ -447,10 +449,10 @@ fn a_tie_that_the_table_decides_is_no_doubt() {
 fn levels_and_strategies_are_read_as_they_are_written() {
     for compat in LEVELS {
         assert_eq!(compat.to_string().parse::<Compat>().unwrap(), compat);
-        assert_eq!(named(Strategy::RoundRobin, compat).name(), "roundrobin");
+        assert_eq!(named(Rule::RoundRobin, compat).name(), "roundrobin");
     }
     assert_eq!(Compat::default(), Compat::V1_0);
-    assert_eq!(named(Strategy::Range, Compat::V1_0).name(), "range");
+    assert_eq!(named(Rule::Range, Compat::V1_0).name(), "range");
     for bad in ["", "1.1", "0.8.2 ", "latest"] {
         let error = bad.parse::<Compat>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);

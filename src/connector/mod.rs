@@ -419,7 +419,7 @@ impl ConsumerConnector {
         let (joined_in, joined) = oneshot::channel();
         let source = waiting
             .source
-            .unwrap_or_else(|| Arc::new(KafkaSource::new(&self.config, &subscription)));
+            .unwrap_or_else(|| Arc::new(KafkaSource::new(&self.config)));
         let parts = Parts {
             config: self.config.clone(),
             me: self.me.clone(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::clock::LeaseClock;
 use crate::config::{MalformedOffset, Reset};
 use crate::event::{Event, ResetCause};
 use crate::group::TopicPartition;
@@ -58,6 +59,7 @@ pub(super) enum Begun {
 
 pub(super) struct Beginner {
     pub session: Arc<Session>,
+    pub clock: Arc<dyn LeaseClock>,
     pub reader: Arc<dyn Reader>,
     pub policy: Reset,
     pub malformed: MalformedOffset,
@@ -236,7 +238,13 @@ impl Beginner {
         if partitions.is_empty() {
             return;
         }
-        let answers = self.session.commit(commits).await;
+        let answers = if self.session.lease.allows_commit(self.clock.now()) {
+            self.session.commit(commits).await
+        } else {
+            Err(Trouble::Transient(
+                "the lease has nearly run out".to_owned(),
+            ))
+        };
         for partition in partitions {
             let outcome = match &answers {
                 Ok(results) => results.get(&partition).cloned(),

@@ -160,6 +160,8 @@ pub(crate) struct Coordinator {
     dialect: Dialect,
     /// Sessions of ours that ended: what they left behind is ours to remove.
     past: BTreeSet<i64>,
+    /// Partitions of each topic as of the first look at it: what comes later is new.
+    known: BTreeMap<Topic, BTreeSet<i32>>,
     /// Pauses that followed one another without success.
     failures: u32,
     chance: u64,
@@ -178,6 +180,7 @@ impl Coordinator {
             parts,
             dialect,
             past: BTreeSet::new(),
+            known: BTreeMap::new(),
             failures: 0,
             chance,
         }
@@ -200,7 +203,12 @@ impl Coordinator {
                     self.fail(error);
                     break;
                 }
-                Over::OtherDialect => self.change_dialect(),
+                Over::OtherDialect => {
+                    if let Err(error) = self.change_dialect() {
+                        self.fail(error);
+                        break;
+                    }
+                }
                 Over::SessionLost | Over::RegistrationGone => {}
                 Over::Failed(reason) => self.parts.outlets.tell(Event::ConnectFailed { reason }),
             }
@@ -211,12 +219,19 @@ impl Coordinator {
         self.end();
     }
 
-    fn change_dialect(&mut self) {
+    fn change_dialect(&mut self) -> Result<(), Error> {
+        let forced = self.parts.config.zookeeper_dialect;
+        if forced != config::Dialect::Auto {
+            return Err(Error::config(format!(
+                "zookeeper.dialect {forced} is set, and the servers do not speak it: leave it at auto"
+            )));
+        }
         self.dialect = match self.dialect {
             Dialect::V3_5 => Dialect::V3_4,
             Dialect::V3_4 => Dialect::V3_5,
         };
         tracing::info!(dialect = ?self.dialect, "the servers speak another dialect, joining anew");
+        Ok(())
     }
 
     fn fail(&mut self, error: Error) {

@@ -31,6 +31,11 @@ use crate::wire::paths;
 /// An assignment of more partitions than this is computed outside the member's task.
 const LARGE: usize = 100_000;
 
+/// How long a failed look waits before the next, at first and at most; told after so many in a row.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+const TELL_AFTER: u32 = 5;
+
 /// How long a failed start of reading waits before it is tried again, at first and at most.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(2);
@@ -65,7 +70,8 @@ enum HeldState {
 struct Blocked {
     holder: Holder,
     since: Instant,
-    is_freed: bool,
+    /// When its owner node went, so that it may be claimed.
+    freed: Option<Instant>,
     is_told: bool,
     is_stuck: bool,
 }
@@ -103,8 +109,6 @@ pub(super) struct Serving<'a> {
     works: FuturesUnordered<Later<Done>>,
     reader: Option<Arc<dyn Reader>>,
     brokers: BTreeSet<String>,
-    /// Partitions of each topic as of the first look at it; what comes later is new.
-    known: BTreeMap<Topic, BTreeSet<i32>>,
     view: GroupView,
     generation: u64,
     standing: BTreeMap<String, Event>,
@@ -145,7 +149,6 @@ impl<'a> Serving<'a> {
             works: FuturesUnordered::new(),
             reader: None,
             brokers: BTreeSet::new(),
-            known: BTreeMap::new(),
             view: GroupView::default(),
             generation: 0,
             standing: BTreeMap::new(),
@@ -198,8 +201,7 @@ impl<'a> Serving<'a> {
             match self.settle().await {
                 Ok(()) => {
                     self.is_planned = self.reader.is_some();
-                    self.retries = 0;
-                    self.retry_at = None;
+                    self.look_again_if_open();
                 }
                 Err(Trouble::Transient(why)) => {
                     tracing::debug!(why, "looking again soon");
@@ -218,16 +220,49 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// Trouble that passes leads back to the wait, and to another look soon; told when it does not pass.
+    fn heed(&mut self, trouble: Trouble) -> Result<(), Over> {
+        let Trouble::Transient(why) = trouble else {
+            return Err(trouble.into());
+        };
+        tracing::debug!(why, "looking again soon");
+        self.look_again_soon();
+        if self.retries >= TELL_AFTER {
+            self.stand("trouble", Some(Event::Warning { what: why }));
+        }
+        Ok(())
+    }
+
+    fn look_again_soon(&mut self) {
+        let pause = FIRST_PAUSE * 2u32.saturating_pow(self.retries.min(6));
+        self.retries += 1;
+        self.retry_at = Some(Instant::now() + pause.min(LAST_PAUSE));
+    }
+
+    /// A claim that was not settled is tried again: at once the first time, then ever later.
+    fn look_again_if_open(&mut self) {
+        if !self.has_claims_open {
+            self.retries = 0;
+            self.retry_at = None;
+            self.stand("trouble", None);
+        } else if self.retries == 0 {
+            self.retries = 1;
+            self.retry_at = Some(Instant::now());
+        } else {
+            self.look_again_soon();
+        }
+    }
+
     // ---- look, plan, hand over, claim ----
 
     async fn settle(&mut self) -> Result<(), Trouble> {
-        self.find_brokers().await?;
         loop {
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
+            self.find_brokers().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
             self.claim(&plan).await?;
@@ -288,7 +323,7 @@ impl<'a> Serving<'a> {
         if self.reader.is_some() {
             return Ok(());
         }
-        match self.core.parts.source.open(brokers) {
+        match self.core.parts.source.open(brokers, self.expected_share()) {
             Ok(reader) => {
                 self.reader = Some(reader);
                 Ok(())
@@ -296,6 +331,18 @@ impl<'a> Serving<'a> {
             Err(error) if error.kind() == ErrorKind::Config => Err(Trouble::Fatal(error)),
             Err(error) => Err(Trouble::Transient(error.to_string())),
         }
+    }
+
+    /// How many partitions we are likely to read: twice an equal share of what the present members have in common.
+    fn expected_share(&self) -> usize {
+        let own = self.core.parts.subscription.keys();
+        let partitions: usize = own
+            .filter_map(|topic| self.view.partitions.get(topic))
+            .map(Vec::len)
+            .sum();
+        (partitions * 2)
+            .div_ceil(self.view.members.len().max(1))
+            .clamp(1, partitions.max(1))
     }
 
     fn drop_reader(&mut self) {
@@ -334,7 +381,7 @@ impl<'a> Serving<'a> {
         self.verify(&ours).await?;
         for partition in changed {
             if let Some(blocked) = self.blocked.get_mut(&partition) {
-                blocked.is_freed = true;
+                blocked.freed.get_or_insert_with(Instant::now);
             }
             self.fired.remove(&Watched::Owner(partition));
         }
@@ -376,7 +423,14 @@ impl<'a> Serving<'a> {
                 undone: progress.undone,
             });
         }
+        self.note_holding();
         self.after_losing(lost, cause);
+    }
+
+    /// The lease is kept as long as there is something to keep it for.
+    fn note_holding(&self) {
+        self.holds
+            .send_replace(!self.held.is_empty() || !self.parting.is_empty());
     }
 
     fn after_losing(&mut self, lost: BTreeSet<TopicPartition>, cause: LostCause) {
@@ -451,10 +505,10 @@ impl<'a> Serving<'a> {
             .retain(|watched| !matches!(watched, Watched::Topic(_)));
         self.view = self.lookout.look(&interest).await?;
         for (topic, ids) in &self.view.partitions {
-            if !ids.is_empty() && !self.known.contains_key(topic) {
-                self.known
-                    .insert(topic.clone(), ids.iter().copied().collect());
-            }
+            let known = &mut self.core.known;
+            known
+                .entry(topic.clone())
+                .or_insert_with(|| ids.iter().copied().collect());
         }
         let expansion = expand(&self.view, internal);
         self.tell_of_view(&expansion);
@@ -550,7 +604,9 @@ impl<'a> Serving<'a> {
         // Releases are decided also while no broker is known; claims wait for one.
         let is_poisoned = self.core.parts.config.malformed_peer == MalformedPeer::AsJvm
             && !self.view.malformed.is_empty();
-        if is_poisoned {
+        // A rule that deals over all topics of the group is upset by any topic of any member.
+        let is_beyond = self.core.parts.assignor.needs_all_topics() && !expansion.beyond.is_empty();
+        if is_poisoned || is_beyond {
             return keep;
         }
         let mut frozen = expansion.unsure.clone();
@@ -754,7 +810,7 @@ impl<'a> Serving<'a> {
             .filter(|(partition, _)| {
                 self.blocked
                     .get(*partition)
-                    .is_none_or(|blocked| blocked.is_freed)
+                    .is_none_or(|blocked| self.is_due(blocked))
             })
             .map(|(partition, stream)| (partition.clone(), stream.clone()))
             .collect();
@@ -784,6 +840,26 @@ impl<'a> Serving<'a> {
         }
         let claims = self.session.claim(wants).await?;
         self.take(claims).await
+    }
+
+    /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
+    /// last commit may still be under way to another store: `takeover.delay.ms` is waited.
+    fn due(&self, blocked: &Blocked) -> Option<Instant> {
+        let is_gone = blocked
+            .holder
+            .member
+            .as_ref()
+            .is_none_or(|member| !self.view.members.contains_key(member));
+        let delay = if is_gone {
+            self.core.parts.config.takeover_delay
+        } else {
+            Duration::ZERO
+        };
+        blocked.freed.map(|freed| freed + delay)
+    }
+
+    fn is_due(&self, blocked: &Blocked) -> bool {
+        self.due(blocked).is_some_and(|due| due <= Instant::now())
     }
 
     /// Which of these have an owner already; they are watched from now on.
@@ -826,7 +902,7 @@ impl<'a> Serving<'a> {
             let blocked = Blocked {
                 holder,
                 since,
-                is_freed: false,
+                freed: None,
                 is_told,
                 is_stuck: false,
             };
@@ -873,7 +949,7 @@ impl<'a> Serving<'a> {
                 Claim::Unsettled => self.has_claims_open = true,
             }
         }
-        self.holds.send_replace(!self.held.is_empty());
+        self.note_holding();
         self.begin(begin);
         if let (Some(listener), false) = (self.core.parts.listener.clone(), ours.is_empty()) {
             let told = ours.clone();
@@ -915,6 +991,7 @@ impl<'a> Serving<'a> {
             core,
         ));
         let is_new = self
+            .core
             .known
             .get(&partition.topic)
             .is_some_and(|known| !known.contains(&partition.partition));
@@ -955,6 +1032,7 @@ impl<'a> Serving<'a> {
         self.beginning.extend(partitions.iter().cloned());
         let beginner = Beginner {
             session: self.session.clone(),
+            clock: self.core.parts.common.clock.clone(),
             reader,
             policy: self.core.parts.config.auto_offset_reset,
             malformed: self.core.parts.config.malformed_offset,
@@ -1277,9 +1355,6 @@ impl<'a> Serving<'a> {
     /// Waits until there is something to look at; deals with everything else as it comes.
     async fn wait(&mut self) -> Result<(), Over> {
         loop {
-            if self.is_settled_again() {
-                return Ok(());
-            }
             let next = self.next_moment();
             let notice = self.reader.as_ref().map(|reader| reader.notice());
             tokio::select! {
@@ -1299,8 +1374,10 @@ impl<'a> Serving<'a> {
                     return Ok(());
                 }
                 Some(done) = self.works.next() => {
-                    if self.finish(done).await? {
-                        return Ok(());
+                    match self.finish(done).await {
+                        Ok(false) => {}
+                        Ok(true) => return Ok(()),
+                        Err(trouble) => self.heed(trouble)?,
                     }
                 }
                 troubles = self.core.parts.common.troubles() => {
@@ -1311,17 +1388,15 @@ impl<'a> Serving<'a> {
                 }
                 notice = notice.unwrap_or_else(|| Box::pin(std::future::pending())) => self.on_notice(notice),
                 () = sleep_until(next) => {
-                    if self.on_time().await? {
-                        return Ok(());
+                    match self.on_time().await {
+                        Ok(false) => {}
+                        Ok(true) => return Ok(()),
+                        Err(trouble) => self.heed(trouble)?,
                     }
                 }
             }
             self.publish();
         }
-    }
-
-    fn is_settled_again(&self) -> bool {
-        self.has_claims_open && self.retry_at.is_none()
     }
 
     /// Takes up what a piece of work came to. `true` if that calls for a look.
@@ -1331,8 +1406,7 @@ impl<'a> Serving<'a> {
                 for partition in &partitions {
                     self.parting.remove(partition);
                 }
-                self.holds
-                    .send_replace(!self.held.is_empty() || !self.parting.is_empty());
+                self.note_holding();
                 for parted in answer? {
                     if parted.is_forced {
                         self.forced.insert(parted.partition);
@@ -1383,6 +1457,10 @@ impl<'a> Serving<'a> {
             _ => None,
         });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
+        let due = self
+            .blocked
+            .values()
+            .filter_map(|blocked| self.due(blocked));
         let stuck = self
             .blocked
             .values()
@@ -1396,6 +1474,7 @@ impl<'a> Serving<'a> {
             .then_some(self.next_commit);
         retries
             .chain(stuck)
+            .chain(due)
             .chain(moments.into_iter().flatten())
             .chain(commit)
             .min()
@@ -1440,7 +1519,7 @@ impl<'a> Serving<'a> {
         if is_due {
             self.retry_at = None;
         }
-        Ok(is_due || self.blocked.values().any(|blocked| blocked.is_freed))
+        Ok(is_due || self.blocked.values().any(|blocked| self.is_due(blocked)))
     }
 
     fn tell_of_waiting(&mut self, now: Instant) {
@@ -1479,7 +1558,9 @@ impl<'a> Serving<'a> {
         }
         let owned = self.lookout.owned(&topics).await?;
         for (partition, blocked) in &mut self.blocked {
-            blocked.is_freed |= !owned.contains(partition);
+            if !owned.contains(partition) {
+                blocked.freed.get_or_insert_with(Instant::now);
+            }
         }
         Ok(())
     }

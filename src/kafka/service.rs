@@ -195,7 +195,7 @@ impl Service {
         if self.is_probing || Instant::now() < self.not_before {
             return;
         }
-        if !self.fetching.is_plain() {
+        if !self.fetching.is_to_probe() {
             self.generation = Some(Generation::Negotiating);
         }
         if let Some(generation) = self.generation {

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
 use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer as _;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use crate::group::Topic;
@@ -597,4 +600,75 @@ async fn a_dropped_reader_lets_go_of_its_client() {
         }
     });
     within(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_broker_refuses_is_trouble_of_the_partition() {
+    let cluster = cluster(1);
+    // From version 7 on the mock refuses the whole request.
+    let version = cluster.apiversion(RDKafkaApiKey::Fetch, None, Some(6));
+    version.unwrap();
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..3);
+    let reader = reader(&cluster);
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(3).await;
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    // The mock loses some of them.
+    cluster.request_errors(RDKafkaApiKey::Fetch, &[refusal; 5]);
+    let trouble = tap.next().await.err().unwrap();
+    assert!(
+        matches!(&trouble, Trouble::Failed(text) if text.contains("TopicAuthorizationFailed")),
+        "{trouble:?}"
+    );
+    produce(&producer, 0, 3..5);
+    assert!(tap.is_empty());
+    // As a member does: once more, from the same position.
+    loop {
+        let mut tap = read(&reader, 0, 3).await.unwrap();
+        match tap.next().await {
+            Ok(message) => {
+                assert_eq!(message.offset(), 3);
+                break;
+            }
+            Err(again) => assert_eq!(again, trouble),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_ends_on_the_closers_thread_whoever_drops_the_last_message() {
+    // Ruling 31
+    let cluster = cluster(1);
+    produce(&producer(&cluster), 0, 0..1);
+    let config = fetching(&cluster).config(Generation::default()).unwrap();
+    let watch = Watch::default();
+    let gone = watch.gone.clone();
+    let handle = Handle::new(Consumer::from_config_and_context(&config, watch).unwrap());
+    let slot = content::Slot::split(&handle, &at(0)).unwrap();
+    let bell = Bell::default();
+    slot.hang(bell.clone());
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("t", 0, Offset::Offset(0))
+        .unwrap();
+    handle.consumer().incremental_assign(&list).unwrap();
+    let gate = Gate::open(bell.clone());
+    let queue = Box::new(content::Source { slot, gate });
+    let mut tap = Tap { queue, bell };
+    let message = tap.next().await.unwrap();
+    drop((handle, tap));
+    // Whatever the closer was given before this is done when a second client has ended.
+    let second = Watch::default();
+    let second_gone = second.gone.clone();
+    let second = Consumer::from_config_and_context(&config, second).unwrap();
+    drop(Handle::new(second));
+    assert!(second_gone.wait(LONG));
+    assert!(!gone.wait(Duration::ZERO));
+    assert_eq!(message.payload(), Some(&b"0"[..]));
+    drop(message);
+    assert!(gone.wait(LONG));
+    for ended in [gone, second_gone] {
+        let place = ended.opened_on.get().unwrap().as_deref();
+        assert_eq!(place, Some("evenkeel-closer"));
+    }
 }

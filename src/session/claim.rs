@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::event::Holder;
 use crate::group::{StreamId, TopicPartition};
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
-use crate::session::{Session, Trouble, no_auth, runs, trouble};
+use crate::session::{Session, Trouble, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{StoredOffset, decode_offset, encode_owner};
 
@@ -175,11 +175,8 @@ impl Session {
         let answers = join_all(nodes.iter().map(|path| self.connection.data(path))).await;
         let mut attempts = Vec::with_capacity(wants.len());
         for ((want, path), answer) in wants.into_iter().zip(&nodes).zip(answers) {
-            let (stored, data) =
-                read_stored(answer, want.topic_created).map_err(|fault| match fault {
-                    Fault::NoAuth => no_auth("read", path),
-                    fault => trouble("reading", path, fault),
-                })?;
+            let (stored, data) = read_stored(answer, want.topic_created)
+                .map_err(|fault| trouble("reading", path, fault))?;
             attempts.push(Attempt { want, stored, data });
         }
         Ok(attempts)
@@ -271,7 +268,7 @@ impl Session {
         if let Answer::Stamped(stats) = &answer {
             for (at, stat) in stats.iter().enumerate() {
                 if !self.is_mine(stat) {
-                    self.undo_foreign_stamp(&batch[at], stat).await;
+                    warn_of_foreign_stamp(&batch[at], stat);
                     return Ok(Answer::Refused {
                         at,
                         step: Step::Stamp,
@@ -285,13 +282,6 @@ impl Session {
 
     async fn is_unstamped(&self, path: &str) -> bool {
         matches!(self.connection.stat(path).await, Ok(Some(stat)) if self.is_mine(&stat) && stat.version == 0)
-    }
-
-    /// Between our create and our stamp somebody deleted our node and made theirs, and we stamped that. Nothing of ours
-    /// remains but a version; theirs is at 1 and 2 then, which no JVM minds.
-    async fn undo_foreign_stamp(&self, attempt: &Attempt, stat: &Stat) {
-        tracing::warn!(partition = %attempt.want.partition, session = format!("0x{:x}", stat.ephemeral_owner),
-            "stamped an owner node that somebody made in place of ours");
     }
 
     /// Sends the steps of several attempts as one transaction; `stamp` is the place of the stamp among an attempt's steps.
@@ -366,7 +356,6 @@ impl Session {
             (_, Fault::NodeExists | Fault::BadVersion | Fault::NoNode) => {
                 self.inspect_owner(attempt).await
             }
-            (_, Fault::NoAuth) => Err(no_auth("create", &path)),
             (_, fault) => Err(trouble("claiming", &path, fault)),
         }
     }
@@ -402,6 +391,13 @@ impl Session {
         }
         Ok(Next::Settled(Claim::HeldByAnother))
     }
+}
+
+/// On 3.4, between our create and our stamp, somebody deleted our node and made theirs, and we stamped that. It cannot be
+/// excluded there, since a stamp can only name a version.
+fn warn_of_foreign_stamp(attempt: &Attempt, stat: &Stat) {
+    let session = format!("0x{:x}", stat.ephemeral_owner);
+    tracing::warn!(partition = %attempt.want.partition, session, "stamped an owner node that was made in place of ours");
 }
 
 fn claimed(attempt: Attempt, stat: &Stat) -> Claimed {

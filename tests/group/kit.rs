@@ -36,7 +36,7 @@ impl ReaderSource for Source {
         false
     }
 
-    fn open(&self, _: &[Broker]) -> Result<Arc<dyn Reader>, Error> {
+    fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
         Ok(self.0.reader())
     }
 }

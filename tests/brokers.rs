@@ -179,7 +179,11 @@ const MIDDLE: i64 = 137;
 const TIME: i64 = 1_500_000_000_000;
 
 /// A format of messages: its number, the topic's settings and the producer's that make the broker keep it.
-type Format = (u8, Vec<(&'static str, &'static str)>, Vec<(&'static str, &'static str)>);
+type Format = (
+    u8,
+    Vec<(&'static str, &'static str)>,
+    Vec<(&'static str, &'static str)>,
+);
 
 fn formats(version: (u32, u32)) -> Vec<Format> {
     let old_producer = vec![
@@ -198,7 +202,8 @@ fn formats(version: (u32, u32)) -> Vec<Format> {
 
 /// The message at this offset. It is much the same for all, so that compressed batches hold many.
 fn message(format: u8, offset: i64) -> Copied {
-    let mut payload = format!("payload {offset} {}", "the same again and again ".repeat(6)).into_bytes();
+    let mut payload =
+        format!("payload {offset} {}", "the same again and again ".repeat(6)).into_bytes();
     if offset == LARGE_AT {
         // Bytes that no codec makes smaller.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -364,17 +369,14 @@ fn an_offset_out_of_range_is_reset_by_the_policy_and_told() {
         for group in ["smallest", "largest", "none"] {
             site.store(group, "range", 0, "5000");
         }
-        let is_reset = |to: Option<i64>| {
-            move |event: &Event| {
-                matches!(event, Event::OffsetReset { from: Some(5000), to: found, cause: ResetCause::OutOfRange, .. } if *found == to)
-            }
-        };
+        let is_reset = |to: Option<i64>| move |event: &Event| matches!(event, Event::OffsetReset { from: Some(5000), to: found, cause: ResetCause::OutOfRange, .. } if *found == to);
         let mut smallest = Reading::join(site.config("smallest"), "range");
         assert_eq!(smallest.take(10)[0].offset(), 0);
         smallest.hear("begun anew", is_reset(Some(0)));
 
         let mut largest = Reading::join(
-            site.config("largest").with_auto_offset_reset(Reset::Largest),
+            site.config("largest")
+                .with_auto_offset_reset(Reset::Largest),
             "range",
         );
         largest.hear_asking("set to the end", is_reset(Some(10)));
@@ -417,7 +419,15 @@ fn what_retention_took_away_before_us_is_an_offset_out_of_range() {
     let mut member = Reading::join(site.config("g"), "retained");
     assert_eq!(member.take(1)[0].offset(), 12);
     member.hear("begun at what is left", |event| {
-        matches!(event, Event::OffsetReset { from: Some(3), to: Some(12), cause: ResetCause::OutOfRange, .. })
+        matches!(
+            event,
+            Event::OffsetReset {
+                from: Some(3),
+                to: Some(12),
+                cause: ResetCause::OutOfRange,
+                ..
+            }
+        )
     });
     member.leave();
 }
@@ -490,6 +500,21 @@ fn messages_written_to_a_new_partition_before_we_knew_of_it_are_read_under_large
     let offsets: Vec<i64> = member.take(5).iter().map(Got::offset).collect();
     assert_eq!(offsets, [0, 1, 2, 3, 4]);
     member.leave();
+}
+
+#[test]
+fn brokers_may_be_named_by_hand_whatever_their_age() {
+    // Ruling 24
+    for version in support::broker_versions() {
+        let site = Site::shared(version);
+        site.create("named", 2);
+        let sent = Producer::connect(&site.broker, "named").produce(0..2, 20);
+        let config = site.config("named");
+        let config = config.with_bootstrap_servers(vec![site.broker.bootstrap()]);
+        let mut member = Reading::join(config, "named");
+        assert_eq!(member.take(sent.len()).len(), sent.len(), "{version}");
+        member.leave();
+    }
 }
 
 // ---- gaps ----
@@ -567,7 +592,8 @@ fn gaps_of_a_compacted_topic_are_no_loss_and_no_stall() {
     for number in 0..1000 {
         let mut what = message(2, number);
         what.key = Some(format!("key {}", number % 13).into_bytes());
-        what.payload = (number % 5 != 0).then(|| format!("{number} {}", "x".repeat(100)).into_bytes());
+        what.payload =
+            (number % 5 != 0).then(|| format!("{number} {}", "x".repeat(100)).into_bytes());
         send(&producer, "compacted", 0, &what);
     }
     producer.flush(LONG).unwrap();
@@ -590,7 +616,9 @@ fn gaps_of_a_compacted_topic_are_no_loss_and_no_stall() {
     let next = *found.iter().find(|offset| **offset > gone).unwrap();
     site.store("compacted-gone", "compacted", 0, &gone.to_string());
     let mut member = Reading::join(site.config("compacted-gone"), "compacted");
-    assert_eq!(member.take(1)[0].offset(), next);
+    // The cleaner may have gone on meanwhile.
+    let first = member.take(1)[0].offset();
+    assert!(first >= next && found.contains(&first), "{gone} {first}");
     member.leave();
 }
 
@@ -620,7 +648,9 @@ fn a_broker_that_comes_late_restarts_and_moves_costs_a_member_nothing_of_its_sha
             ours.wait_for("no broker yet", |event| {
                 matches!(event, Event::BrokersMissing { .. })
             });
-            assert!(!ours.connector().health().has_brokers && !ours.connector().health().is_ready());
+            assert!(
+                !ours.connector().health().has_brokers && !ours.connector().health().is_ready()
+            );
             ours
         });
         let lines = ["auto.create.topics.enable=true"];
@@ -643,8 +673,12 @@ fn a_broker_that_comes_late_restarts_and_moves_costs_a_member_nothing_of_its_sha
 
         let told = |ours: &Ours| {
             let events = ours.events();
-            let missing = events.iter().filter(|event| matches!(event, Event::BrokersMissing { .. }));
-            let back = events.iter().filter(|event| matches!(event, Event::BrokersBack));
+            let missing = events
+                .iter()
+                .filter(|event| matches!(event, Event::BrokersMissing { .. }));
+            let back = events
+                .iter()
+                .filter(|event| matches!(event, Event::BrokersBack));
             (missing.count(), back.count())
         };
         let early = told(&ours);

@@ -844,7 +844,7 @@ pub(super) fn edges(
     let answer = match ask() {
         // The client goes by what it was told up to five minutes ago; a partition added since has to be asked for.
         Err(error) if code(&error) == Some(RDKafkaErrorCode::UnknownPartition) => {
-            let _ = consumer.fetch_metadata(Some(topic), left(until));
+            know(consumer, &partition.topic, until)?;
             ask()
         }
         answer => answer,

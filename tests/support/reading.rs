@@ -142,12 +142,12 @@ impl Reading {
     /// The same while it asks for a message, and none may come before.
     #[track_caller]
     pub fn hear_asking(&mut self, what: &str, is_it: impl Fn(&Event) -> bool) -> Event {
-        until(what, LONG, || {
+        let start = std::time::Instant::now();
+        while start.elapsed() < LONG && !self.heard().iter().any(&is_it) {
             let short = Duration::from_millis(20);
             let asked = async { tokio::time::timeout(short, self.stream.recv_owned()).await };
             assert!(block_on(asked).is_err(), "no message was expected yet");
-            self.heard().iter().any(&is_it)
-        });
+        }
         self.hear(what, is_it)
     }
 
@@ -166,5 +166,9 @@ impl Reading {
 /// Whether a stream has nothing to give at present.
 pub fn nothing_more(stream: &mut MessageStream) -> bool {
     let short = Duration::from_millis(200);
-    block_on(async { tokio::time::timeout(short, stream.recv_owned()).await.is_err() })
+    block_on(async {
+        tokio::time::timeout(short, stream.recv_owned())
+            .await
+            .is_err()
+    })
 }

@@ -1,4 +1,6 @@
 //! Everything at once: slow requests, lost answers, cuts, expiries, hands from outside, members that come and go.
+//!
+//! `EVENKEEL_STORMS` says how many there are, `EVENKEEL_SEED` with which the first begins: a failure names its seed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,7 +56,9 @@ impl Storm {
         config.auto_commit_interval = Duration::from_millis(300);
         let host = format!("h{}", self.joined);
         self.joined += 1;
-        let member = self.kit.join_with(self.kit.builder(&host, config), &[("t", 1)]);
+        let member = self
+            .kit
+            .join_with(self.kit.builder(&host, config), &[("t", 1)]);
         self.members.push(member);
     }
 
@@ -132,7 +136,11 @@ fn assert_log(kit: &Kit, seed: u64) {
                 Act::Create => {
                     let before = owners.insert(partition.to_owned(), write.owner);
                     assert_eq!(before, None, "seed {seed}: two owners: {write:?}");
-                    assert_eq!(registered.get(&write.owner), Some(&1), "seed {seed}: {write:?}");
+                    assert_eq!(
+                        registered.get(&write.owner),
+                        Some(&1),
+                        "seed {seed}: {write:?}"
+                    );
                 }
                 Act::Delete => {
                     owners.remove(partition);
@@ -142,11 +150,18 @@ fn assert_log(kit: &Kit, seed: u64) {
         }
         let offset = write.path.strip_prefix("/consumers/g/offsets/t/");
         if let (Some(partition), Act::Create | Act::Set) = (offset, write.act) {
-            assert_eq!(owners.get(partition), Some(&write.session), "seed {seed}: {write:?}");
+            assert_eq!(
+                owners.get(partition),
+                Some(&write.session),
+                "seed {seed}: {write:?}"
+            );
             let text = String::from_utf8(write.data.clone().unwrap()).unwrap();
             let new: i64 = text.parse().unwrap();
             let before = offsets.insert(partition.to_owned(), new);
-            assert!(before.is_none_or(|before| before <= new), "seed {seed}: {before:?} {write:?}");
+            assert!(
+                before.is_none_or(|before| before <= new),
+                "seed {seed}: {before:?} {write:?}"
+            );
         }
     }
 }
@@ -158,7 +173,13 @@ async fn storm(seed: u64) {
     kit.send("t", PARTITIONS);
     let one_in = [4, 10, 30, 1000][dice.roll(4)];
     let _ = kit.registry.clone().with_fate(faulty(Dice(!seed), one_in));
-    let mut storm = Storm { kit, dice, members: Vec::new(), cut: Vec::new(), joined: 0 };
+    let mut storm = Storm {
+        kit,
+        dice,
+        members: Vec::new(),
+        cut: Vec::new(),
+        joined: 0,
+    };
     storm.join();
     for _ in 0..25 {
         storm.step().await;
@@ -169,28 +190,49 @@ async fn storm(seed: u64) {
     storm.kit.send("t", PARTITIONS);
     let all: Vec<&Member> = storm.members.iter().collect();
     let words = format!("seed {seed}: they share");
-    until(&words, || storm.kit.owners("t") == range_of(&all, PARTITIONS)).await;
+    until(&words, || {
+        storm.kit.owners("t") == range_of(&all, PARTITIONS)
+    })
+    .await;
     let words = format!("seed {seed}: everything is finished");
     until(&words, || storm.kit.is_all_finished()).await;
     for member in &all {
         member.settled().await;
-        assert!(member.connector().health().is_ready(), "seed {seed}: {:?}", member.connector().health());
+        assert!(
+            member.connector().health().is_ready(),
+            "seed {seed}: {:?}",
+            member.connector().health()
+        );
     }
     assert_log(&storm.kit, seed);
+    // What was claimed anew last is read again from where it was committed.
+    sleep(Duration::from_secs(2)).await;
     for member in storm.members {
         assert!(member.leave().await.forced.is_empty(), "seed {seed}");
     }
     for partition in 0..PARTITIONS {
-        let (_, end) = storm.kit.log.bounds(&crate::kit::at("t", partition)).unwrap();
-        assert_eq!(storm.kit.offset("t", partition), Some(end.to_string()), "seed {seed}");
+        let (_, end) = storm
+            .kit
+            .log
+            .bounds(&crate::kit::at("t", partition))
+            .unwrap();
+        assert_eq!(
+            storm.kit.offset("t", partition),
+            Some(end.to_string()),
+            "seed {seed}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_any_storm_each_partition_has_its_owner_and_nothing_was_lost() {
     // I1, I2, I3, I4, I8, I14, I16, A1, O3, N2
-    let seeds = std::env::var("EVENKEEL_STORMS").ok().and_then(|text| text.parse().ok());
-    let first = std::env::var("EVENKEEL_SEED").ok().and_then(|text| text.parse().ok());
+    let seeds = std::env::var("EVENKEEL_STORMS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let first = std::env::var("EVENKEEL_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let first: u64 = first.unwrap_or(0);
     for seed in first..first + seeds.unwrap_or(20) {
         storm(seed).await;

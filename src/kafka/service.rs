@@ -834,16 +834,23 @@ pub(super) fn edges(
     partition: &TopicPartition,
     until: Instant,
 ) -> Result<(i64, i64)> {
-    let time = left(until);
-    if time.is_zero() {
+    if left(until).is_zero() {
         return Err(kafka(format!(
             "asking for the ends of {partition}: its turn came too late"
         )));
     }
-    consumer
-        .fetch_watermarks(partition.topic.as_str(), partition.partition, time)
-        .map_err(|error| {
-            let text = printable(&error.to_string());
-            kafka(format!("asking for the ends of {partition}: {text}"))
-        })
+    let topic = partition.topic.as_str();
+    let ask = || consumer.fetch_watermarks(topic, partition.partition, left(until));
+    let answer = match ask() {
+        // The client goes by what it was told up to five minutes ago; a partition added since has to be asked for.
+        Err(error) if code(&error) == Some(RDKafkaErrorCode::UnknownPartition) => {
+            know(consumer, &partition.topic, until)?;
+            ask()
+        }
+        answer => answer,
+    };
+    answer.map_err(|error| {
+        let text = printable(&error.to_string());
+        kafka(format!("asking for the ends of {partition}: {text}"))
+    })
 }

@@ -8,7 +8,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 import kafka.consumer.Consumer;
 import kafka.consumer.ConsumerConfig;
@@ -32,6 +35,7 @@ public final class Member {
     private final Properties properties = new Properties();
     private final Map<String, Integer> topics = new TreeMap<>();
     private final List<ConsumerConnector> connectors = new ArrayList<>();
+    private final List<ReentrantReadWriteLock> taking = new CopyOnWriteArrayList<>();
     private final AtomicLong messages = new AtomicLong();
     private final AtomicLong bytes = new AtomicLong();
     private TopicFilter filter;
@@ -105,6 +109,7 @@ public final class Member {
             say("{\"event\":\"starting\",\"member\":" + member + "}");
             ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(own));
             connectors.add(connector);
+            taking.add(new ReentrantReadWriteLock());
             listen(connector, member);
             read(connector, member);
             say("{\"event\":\"started\",\"member\":" + member + "}");
@@ -132,7 +137,8 @@ public final class Member {
                 ConsumerIterator<byte[], byte[]> messages = stream.iterator();
                 while (messages.hasNext()) {
                     awaitResumed();
-                    take(messages.next(), member, number);
+                    if (quiet) take(messages.next(), member, number);
+                    else takeUnlessLeaving(messages, member, number);
                 }
             } catch (Throwable e) {
                 failed(member, "stream " + number + ": " + e);
@@ -140,6 +146,17 @@ public final class Member {
         }, "stream-" + member + "-" + number);
         thread.setDaemon(true);
         thread.start();
+    }
+
+    /** Taking a message and telling of it is one step for whoever shuts the connector down. He keeps the lock, and the reader waits for ever. */
+    private void takeUnlessLeaving(ConsumerIterator<byte[], byte[]> messages, int member, int number) {
+        Lock one = taking.get(member).readLock();
+        one.lock();
+        try {
+            take(messages.next(), member, number);
+        } finally {
+            one.unlock();
+        }
     }
 
     private void take(MessageAndMetadata<byte[], byte[]> message, int member, int stream) {
@@ -159,8 +176,10 @@ public final class Member {
         }
     }
 
+    /** The readers stop first, as those of an orderly service do: an iterator goes on with the chunk in work after the last commit. */
     private void shutdown(String argument) {
         for (int i : chosen(argument)) {
+            taking.get(i).writeLock().lock();
             connectors.get(i).shutdown();
             connectors.set(i, null);
             say("{\"event\":\"shutdown\",\"member\":" + i + "}");

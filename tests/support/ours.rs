@@ -125,6 +125,11 @@ impl Ours {
         self.finished.lock().unwrap().clone()
     }
 
+    /// What it has finished after so many.
+    pub fn finished_after(&self, many: usize) -> Vec<Finished> {
+        self.finished.lock().unwrap()[many..].to_vec()
+    }
+
     /// The distinct texts it has finished.
     pub fn texts(&self) -> BTreeSet<String> {
         self.finished

@@ -479,7 +479,11 @@ impl ConsumerConnector {
 
     /// What happens: for the first who asks everything since the connector was made, for others from now on.
     pub fn events(&self) -> Events {
-        let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = self
+            .early
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         Events(early.unwrap_or_else(|| self.outlets.events.subscribe()))
     }
 

@@ -392,6 +392,11 @@ impl Play {
                 self.sent.entry(place).or_default().push(message);
             }
         }
+        for ((topic, partition), sent) in &self.sent {
+            let (first, end) = self.stage.broker.watermarks(topic, *partition);
+            let count = i64::try_from(sent.len()).expect("a count");
+            assert_eq!((first, end), (0, count), "{topic}-{partition}");
+        }
         if !self.present.is_empty() {
             self.await_end();
         }

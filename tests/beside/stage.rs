@@ -50,7 +50,10 @@ impl Stage {
     /// Makes a topic through which messages flow from now on, to every partition in turn.
     pub fn flow(&self, topic: &str, partitions: i32) -> Flow {
         self.broker.create_topic(topic, partitions);
-        Producer::connect(&self.broker, topic).flow(0..partitions, Duration::from_millis(10))
+        // A message sent again when the broker is slow to answer would be one that nobody counts.
+        let once = [("enable.idempotence", "true")];
+        Producer::connect_with(&self.broker, topic, &once)
+            .flow(0..partitions, Duration::from_millis(10))
     }
 
     /// Enters into the matrix that a member of this release was beside ours here.

@@ -39,6 +39,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 const TELL_AFTER: u32 = 5;
 
+/// Partitions expected to be read when there is none yet.
+const UNKNOWN_SHARE: usize = 32;
+
 /// How long a failed start of reading waits before it is tried again, at first and at most.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(2);
@@ -324,7 +327,9 @@ impl<'a> Serving<'a> {
             }
             return Ok(());
         }
-        self.stand("brokers", None);
+        if self.standing.remove("brokers").is_some() {
+            self.tell(Event::BrokersBack);
+        }
         let addresses: BTreeSet<String> = brokers
             .iter()
             .flat_map(|b| b.endpoints.iter().map(ToString::to_string))
@@ -359,9 +364,13 @@ impl<'a> Serving<'a> {
             .filter_map(|topic| self.view.partitions.get(topic))
             .map(Vec::len)
             .sum();
+        if partitions == 0 {
+            // Its topics are still to come.
+            return UNKNOWN_SHARE;
+        }
         (partitions * 2)
             .div_ceil(self.view.members.len().max(1))
-            .clamp(1, partitions.max(1))
+            .min(partitions)
     }
 
     fn drop_reader(&mut self) {
@@ -374,6 +383,8 @@ impl<'a> Serving<'a> {
             .values_mut()
             .filter(|held| matches!(held.state, HeldState::Reading))
         {
+            // What it still gave out would come again, and be passed over by the commit.
+            held.ownership.pause();
             if let Some(from) = resume(held) {
                 held.state = HeldState::Later { at: now, from };
             }
@@ -1129,6 +1140,9 @@ impl<'a> Serving<'a> {
     }
 
     fn begin_again(&mut self) {
+        if self.reader.is_none() {
+            return;
+        }
         let now = Instant::now();
         let mut list = Vec::new();
         for held in self.held.values_mut() {
@@ -1571,7 +1585,7 @@ impl<'a> Serving<'a> {
 
     fn next_moment(&self) -> Instant {
         let retries = self.held.values().filter_map(|held| match &held.state {
-            HeldState::Later { at, .. } => Some(*at),
+            HeldState::Later { at, .. } if self.reader.is_some() => Some(*at),
             _ => None,
         });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);

@@ -51,6 +51,7 @@ pub struct Play {
     topics: BTreeMap<String, i32>,
     flows: BTreeMap<String, Flow>,
     sent: BTreeMap<Place, Vec<Sent>>,
+    hold: Duration,
     log: TxnLog,
     rule: Box<dyn Fn(&Group, &BTreeMap<String, i32>) -> Owners>,
     present: BTreeMap<String, Player>,
@@ -85,6 +86,7 @@ impl Play {
             flows: flows.collect(),
             topics,
             sent: BTreeMap::new(),
+            hold: Duration::ZERO,
             log: TxnLog::of(&stage.zookeeper),
             rule: Box::new(shares::range),
             present: BTreeMap::new(),
@@ -100,6 +102,12 @@ impl Play {
         rule: impl Fn(&Group, &BTreeMap<String, i32>) -> Owners + 'static,
     ) -> Self {
         self.rule = Box::new(rule);
+        self
+    }
+
+    /// Members of ours that join from now on take so long over each message.
+    pub fn with_slow_hands(mut self, hold: Duration) -> Self {
+        self.hold = hold;
         self
     }
 
@@ -158,7 +166,7 @@ impl Play {
         let mut config = config(&self.stage.zookeeper, &self.group);
         config.session_timeout = Duration::from_millis(STEADY_MS);
         set_up(&mut config);
-        let ours = Ours::join(config, &pairs(topics));
+        let ours = Ours::join_with(config, &pairs(topics), self.hold);
         self.enter(ours.name(), Player::Ours(ours), topics)
     }
 

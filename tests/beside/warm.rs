@@ -39,7 +39,8 @@ fn a_jvm_that_reads_many_offsets_before_it_claims_misses_no_commit() {
     for release in jvm_versions() {
         let topic = format!("many-{release}");
         let pause = Duration::from_millis(100);
-        let play = Play::with_flow(stage, &topic, &[(&topic, 150)], pause);
+        let play = Play::with_flow(stage, &topic, &[(&topic, 150)], pause)
+            .with_slow_hands(Duration::from_millis(40));
         come_and_go(play, release, 3, |config| {
             config.legacy_handover_delay = Duration::from_secs(1);
         });

@@ -213,7 +213,7 @@ impl ReaderSource for Endless {
     fn needs_brokers(&self) -> bool {
         false
     }
-    fn open(&self, _: &[wire::Broker]) -> Result<Arc<dyn Reader>, Error> {
+    fn open(&self, _: &[wire::Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
         Ok(Arc::new(Endless))
     }
 }

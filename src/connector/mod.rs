@@ -50,6 +50,8 @@ pub struct ConsumerConnector {
     stop: watch::Sender<Option<Instant>>,
     outlets: Outlets,
     snapshot: watch::Receiver<Snapshot>,
+    /// What was told before anybody could ask, for the first who does.
+    early: Mutex<Option<broadcast::Receiver<Event>>>,
     common: Arc<Common>,
     cores: Mutex<Vec<Arc<StreamCore>>>,
     waiting: Mutex<Option<Waiting>>,
@@ -188,7 +190,7 @@ impl Builder {
     fn prepare(self) -> Result<ConsumerConnector> {
         self.config.check()?;
         let config = self.config;
-        let (events, _) = broadcast::channel(EVENTS);
+        let (events, early) = broadcast::channel(EVENTS);
         let (snapshot_in, snapshot) = watch::channel(Snapshot::default());
         let outlets = Outlets {
             events,
@@ -252,6 +254,7 @@ impl Builder {
             stop: stop_in,
             outlets,
             snapshot,
+            early: Mutex::new(Some(early)),
             common: Arc::new(Common::new(clock)),
             cores: Mutex::default(),
             waiting: Mutex::new(Some(waiting)),
@@ -474,9 +477,14 @@ impl ConsumerConnector {
             .collect()
     }
 
-    /// What happens from now on.
+    /// What happens: for the first who asks everything since the connector was made, for others from now on.
     pub fn events(&self) -> Events {
-        Events(self.outlets.events.subscribe())
+        let early = self
+            .early
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Events(early.unwrap_or_else(|| self.outlets.events.subscribe()))
     }
 
     /// How the member stands.

@@ -467,6 +467,10 @@ impl<'a> Serving<'a> {
         if lost.is_empty() {
             return;
         }
+        // What follows is found by a look, also if no watch told of the loss.
+        self.retry_at = Some(Instant::now());
+        self.is_planned = false;
+        self.publish();
         if let Some(reader) = &self.reader {
             let list: Vec<TopicPartition> = lost.iter().cloned().collect();
             reader.stop(&list);

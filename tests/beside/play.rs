@@ -62,13 +62,23 @@ pub struct Play {
 impl Play {
     /// Topics with their partitions, and messages flow. Their names are those of no other play on this stage.
     pub fn new(stage: &'static Stage, group: &str, topics: &[(&str, i32)]) -> Self {
+        Self::with_flow(stage, group, topics, Duration::from_millis(10))
+    }
+
+    /// The same with this pause between one message to each partition and the next.
+    pub fn with_flow(
+        stage: &'static Stage,
+        group: &str,
+        topics: &[(&str, i32)],
+        pause: Duration,
+    ) -> Self {
         let topics: BTreeMap<String, i32> = topics
             .iter()
             .map(|(topic, partitions)| ((*topic).to_owned(), *partitions))
             .collect();
         let flows = topics
             .iter()
-            .map(|(topic, partitions)| (topic.clone(), stage.flow(topic, *partitions)));
+            .map(|(topic, partitions)| (topic.clone(), stage.flow(topic, *partitions, pause)));
         Self {
             stage,
             group: group.to_owned(),
@@ -391,6 +401,11 @@ impl Play {
                 let place = (topic.clone(), message.partition);
                 self.sent.entry(place).or_default().push(message);
             }
+        }
+        for ((topic, partition), sent) in &self.sent {
+            let (first, end) = self.stage.broker.watermarks(topic, *partition);
+            let count = i64::try_from(sent.len()).expect("a count");
+            assert_eq!((first, end), (0, count), "{topic}-{partition}");
         }
         if !self.present.is_empty() {
             self.await_end();

@@ -77,9 +77,6 @@ impl Consume {
         let config = self.settings.config(None)?;
         let topics = self.subscription()?;
         let mut signals = Signals::listen()?;
-        for warning in config.warnings() {
-            say(format_args!("warning: {warning}"));
-        }
         say("connecting to ZooKeeper");
         let connector = tokio::select! {
             connected = ConsumerConnector::connect(config) => connected?,

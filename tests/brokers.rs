@@ -18,6 +18,7 @@ use rdkafka::Offset;
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
@@ -138,8 +139,25 @@ impl Site {
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(said.contains("Created topic"), "{said}");
         }
+        let client: BaseConsumer = self.broker.client_config().create().expect("a client");
+        let last = std::cell::RefCell::new(String::new());
+        let made = || {
+            let answer = client.fetch_metadata(Some(topic), Duration::from_secs(5));
+            let led = answer.map(|found| {
+                let partitions = found.topics().iter().flat_map(|topic| topic.partitions());
+                partitions
+                    .filter(|partition| partition.leader() >= 0)
+                    .count()
+            });
+            last.replace(format!("{led:?}"));
+            (led == Ok(usize::try_from(partitions).unwrap())).then_some(())
+        };
+        support::until_some_or(LONG, made, || {
+            format!("leaders of {topic}: {}", last.borrow())
+        });
         for partition in 0..partitions {
-            self.broker.watermarks(topic, partition);
+            let found = client.fetch_watermarks(topic, partition, Duration::from_secs(5));
+            assert_eq!(found, Ok((0, 0)), "{topic}-{partition}");
         }
         self.write_topic(topic, partitions);
     }
@@ -660,7 +678,15 @@ fn a_broker_that_comes_late_restarts_and_moves_costs_a_member_nothing_of_its_sha
         let mut producer = Producer::connect(&site.broker, "t");
         let mut sent = producer.produce(0..3, 20);
         let read_all = |ours: &Ours, sent: &[support::Sent]| {
-            until("all is read", LONG, || ours.finished().len() >= sent.len());
+            let is_all = || (ours.finished().len() >= sent.len()).then_some(());
+            support::until_some_or(LONG, is_all, || {
+                let read = ours.finished().len();
+                format!(
+                    "{read} of {} from {version}: {:#?}",
+                    sent.len(),
+                    ours.events()
+                )
+            });
             let mut found: Vec<_> = ours.finished().into_iter().map(|m| m.value).collect();
             found.sort();
             let mut sent: Vec<_> = sent.iter().map(|sent| sent.value.clone()).collect();
@@ -671,24 +697,23 @@ fn a_broker_that_comes_late_restarts_and_moves_costs_a_member_nothing_of_its_sha
         let before = owners(&site.tree, "late", "t");
         assert_eq!(before.len(), 3);
 
-        let told = |ours: &Ours| {
-            let events = ours.events();
-            let missing = events
-                .iter()
-                .filter(|event| matches!(event, Event::BrokersMissing { .. }));
-            let back = events
-                .iter()
-                .filter(|event| matches!(event, Event::BrokersBack));
-            (missing.count(), back.count())
+        // A broker that is starting may turn us away once more, so the last word counts.
+        let is_away = |ours: &Ours| {
+            let told = ours.events().into_iter().rev();
+            told.filter_map(|event| match event {
+                Event::BrokersMissing { .. } => Some(true),
+                Event::BrokersBack => Some(false),
+                _ => None,
+            })
+            .next()
         };
-        let early = told(&ours);
         site.broker.stop();
-        until("the loss is told", LONG, || told(&ours).0 == early.0 + 1);
+        until("the loss is told", LONG, || is_away(&ours) == Some(true));
         assert!(!ours.connector().health().has_brokers);
         site.broker.restart();
         sent.extend(Producer::connect(&site.broker, "t").produce(0..3, 20));
         read_all(&ours, &sent);
-        until("its return is told", LONG, || told(&ours).1 == early.1 + 1);
+        until("its return is told", LONG, || is_away(&ours) == Some(false));
         assert_eq!(owners(&site.tree, "late", "t"), before, "{version}");
 
         if !is_bare {

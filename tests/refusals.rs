@@ -12,6 +12,9 @@ use evenkeel::config::Reset;
 use evenkeel::event::LostCause;
 use evenkeel::{Config, ConsumerConnector, Error, ErrorKind, Event, Topic, TopicPartition};
 
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::types::RDKafkaErrorCode;
 use support::{
     Broker, BrokerOptions, Jars, LONG, Ours, Producer, Reading, Tree, ZooKeeper, ZooKeeperOptions,
     block_on, config, config_below, nothing_more, run_class, scratch, until,
@@ -447,6 +450,15 @@ fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("Deny"), "{said}");
     let mut producer = Producer::connect(&broker, "t");
+    let mut client = broker.client_config();
+    let client: BaseConsumer = client.set("group.id", "g").create().expect("a client");
+    let mut list = TopicPartitionList::new();
+    list.add_partition("t", 0);
+    until("the broker denies the group", LONG, || {
+        let answer = client.committed_offsets(list.clone(), Duration::from_secs(5));
+        let code = answer.err().and_then(|error| error.rdkafka_error_code());
+        code == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
+    });
     let ours = Ours::join(config_below(zookeeper(), chroot, "g"), &[("t", 1)]);
     producer.produce(0..2, 50);
     until("all is read", LONG, || ours.finished().len() == 100);
@@ -455,7 +467,6 @@ fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
     until("and all that comes", LONG, || {
         ours.texts().len() == sent.len()
     });
-    println!("told: {:#?}", ours.events());
     let (_, finished) = ours.leave();
     assert_eq!(finished.len(), sent.len());
     let tree = Tree::connect_below(zookeeper(), chroot);
@@ -506,7 +517,6 @@ fn a_topic_that_a_brokers_acl_denies_is_told_retried_and_kept() {
         matches!(event, Event::ReadFailed { .. } | Event::Warning { .. })
             && event.to_string().to_lowercase().contains("authorization")
     });
-    println!("told: {event}");
     assert_eq!(member.connector.owned().len(), 2);
     acl("--remove");
     assert_eq!(member.take(10).len(), 10);

@@ -132,11 +132,11 @@ impl Fetching {
         FETCH_MAX_BYTES.max(largest.unwrap_or(0))
     }
 
-    /// Registrations have had version 2 since 0.9.
+    /// Registrations have had version 2 since 0.9. Not knowing, we speak as to 0.8, which 0.9 understands as well.
     fn fallback(&self) -> &'static str {
         match self.lowest_registration {
-            Some(version) if version <= 1 => "0.8.2.2",
-            _ => "0.9.0.1",
+            Some(version) if version >= 2 => "0.9.0.1",
+            _ => "0.8.2.2",
         }
     }
 }
@@ -255,7 +255,7 @@ mod tests {
         for (registration, version) in [
             (Some(1), "0.8.2.2"),
             (Some(2), "0.9.0.1"),
-            (None, "0.9.0.1"),
+            (None, "0.8.2.2"),
         ] {
             let mut fetching = fetching(&[]);
             fetching.lowest_registration = registration;

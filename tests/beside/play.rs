@@ -51,6 +51,7 @@ pub struct Play {
     topics: BTreeMap<String, i32>,
     flows: BTreeMap<String, Flow>,
     sent: BTreeMap<Place, Vec<Sent>>,
+    hold: Duration,
     log: TxnLog,
     rule: Box<dyn Fn(&Group, &BTreeMap<String, i32>) -> Owners>,
     present: BTreeMap<String, Player>,
@@ -62,19 +63,30 @@ pub struct Play {
 impl Play {
     /// Topics with their partitions, and messages flow. Their names are those of no other play on this stage.
     pub fn new(stage: &'static Stage, group: &str, topics: &[(&str, i32)]) -> Self {
+        Self::with_flow(stage, group, topics, Duration::from_millis(10))
+    }
+
+    /// The same with this pause between one message to each partition and the next.
+    pub fn with_flow(
+        stage: &'static Stage,
+        group: &str,
+        topics: &[(&str, i32)],
+        pause: Duration,
+    ) -> Self {
         let topics: BTreeMap<String, i32> = topics
             .iter()
             .map(|(topic, partitions)| ((*topic).to_owned(), *partitions))
             .collect();
         let flows = topics
             .iter()
-            .map(|(topic, partitions)| (topic.clone(), stage.flow(topic, *partitions)));
+            .map(|(topic, partitions)| (topic.clone(), stage.flow(topic, *partitions, pause)));
         Self {
             stage,
             group: group.to_owned(),
             flows: flows.collect(),
             topics,
             sent: BTreeMap::new(),
+            hold: Duration::ZERO,
             log: TxnLog::of(&stage.zookeeper),
             rule: Box::new(shares::range),
             present: BTreeMap::new(),
@@ -90,6 +102,12 @@ impl Play {
         rule: impl Fn(&Group, &BTreeMap<String, i32>) -> Owners + 'static,
     ) -> Self {
         self.rule = Box::new(rule);
+        self
+    }
+
+    /// Members of ours that join from now on take so long over each message.
+    pub fn with_slow_hands(mut self, hold: Duration) -> Self {
+        self.hold = hold;
         self
     }
 
@@ -148,7 +166,7 @@ impl Play {
         let mut config = config(&self.stage.zookeeper, &self.group);
         config.session_timeout = Duration::from_millis(STEADY_MS);
         set_up(&mut config);
-        let ours = Ours::join(config, &pairs(topics));
+        let ours = Ours::join_with(config, &pairs(topics), self.hold);
         self.enter(ours.name(), Player::Ours(ours), topics)
     }
 
@@ -391,6 +409,11 @@ impl Play {
                 let place = (topic.clone(), message.partition);
                 self.sent.entry(place).or_default().push(message);
             }
+        }
+        for ((topic, partition), sent) in &self.sent {
+            let (first, end) = self.stage.broker.watermarks(topic, *partition);
+            let count = i64::try_from(sent.len()).expect("a count");
+            assert_eq!((first, end), (0, count), "{topic}-{partition}");
         }
         if !self.present.is_empty() {
             self.await_end();

@@ -67,6 +67,9 @@ pub fn round_robin(
     }
     order.sort();
     assert!(order.windows(2).all(|two| two[0].0 != two[1].0), "a tie");
+    if streams.is_empty() {
+        return Owners::new();
+    }
     let mut turns = streams.keys().cycle();
     order
         .into_iter()

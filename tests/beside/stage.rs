@@ -47,10 +47,12 @@ impl Stage {
         ONE.get_or_init(|| Self::start("3.4.14"))
     }
 
-    /// Makes a topic through which messages flow from now on, to every partition in turn.
-    pub fn flow(&self, topic: &str, partitions: i32) -> Flow {
+    /// Makes a topic through which messages flow from now on, to every partition in turn with a pause between the rounds.
+    pub fn flow(&self, topic: &str, partitions: i32, pause: Duration) -> Flow {
         self.broker.create_topic(topic, partitions);
-        Producer::connect(&self.broker, topic).flow(0..partitions, Duration::from_millis(10))
+        // A message sent again when the broker is slow to answer would be one that nobody counts.
+        let once = [("enable.idempotence", "true")];
+        Producer::connect_with(&self.broker, topic, &once).flow(0..partitions, pause)
     }
 
     /// Enters into the matrix that a member of this release was beside ours here.

@@ -1,5 +1,9 @@
 //! A JVM that is warmed up joins and leaves again and again, as fast as it can be on servers that have nothing else to do.
 
+use std::time::Duration;
+
+use evenkeel::Config;
+
 use crate::play::Play;
 use crate::stage;
 use crate::stage::Stage;
@@ -18,17 +22,36 @@ fn a_warm_jvm_joins_and_leaves_and_nothing_is_lost_or_doubled() {
         } else {
             5
         };
-        come_and_go(stage, release, times);
+        let topic = format!("warm-{release}");
+        let play = Play::new(stage, &topic, &[(&topic, 20)]);
+        come_and_go(play, release, times, |_| {});
         stage.passed(release);
     }
 }
 
-fn come_and_go(stage: &'static Stage, release: &str, times: usize) {
-    let topic = format!("warm-{release}");
-    let mut play = Play::new(stage, &topic, &[(&topic, 20)]);
+/// J2: it reads the offsets one by one, here for a tenth of a second, and claims after that. Our commit falls into the reading, and only
+/// the pause of ruling 8 keeps the JVM from claiming with what it read. The pause is longer than by default, for the sake of a machine
+/// that has other things to do.
+#[test]
+fn a_jvm_that_reads_many_offsets_before_it_claims_misses_no_commit() {
+    let _alone = stage::in_quiet();
+    let stage = Stage::new();
+    for release in jvm_versions() {
+        let topic = format!("many-{release}");
+        let pause = Duration::from_millis(100);
+        let play = Play::with_flow(stage, &topic, &[(&topic, 150)], pause)
+            .with_slow_hands(Duration::from_millis(40));
+        come_and_go(play, release, 3, |config| {
+            config.legacy_handover_delay = Duration::from_secs(1);
+        });
+        stage.passed(release);
+    }
+}
+
+fn come_and_go(mut play: Play, release: &str, times: usize, set_up: impl FnOnce(&mut Config)) {
     let topics = play.all(1);
     let process = play.jvm_process(release, &topics, JvmMemberOptions::default());
-    play.ours_joins(&topics, |_| {});
+    play.ours_joins(&topics, set_up);
     play.settle();
     for _ in 0..times {
         let jvm = play.jvm_joins(process, None, &topics);

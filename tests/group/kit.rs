@@ -353,14 +353,17 @@ impl Stranger {
 /// Writes down what a listener is told, and may do something in it.
 #[derive(Default, Clone)]
 pub struct Diary {
-    pub calls: Arc<Mutex<Vec<(&'static str, Vec<String>)>>>,
+    pub calls: Arc<Mutex<Vec<Call>>>,
     pub on_release: Arc<Mutex<Option<Deed>>>,
 }
+
+/// Which call it was, and the partitions it was about.
+pub type Call = (&'static str, Vec<String>);
 
 pub type Deed = Box<dyn FnMut(&BTreeSet<TopicPartition>) + Send>;
 
 impl Diary {
-    pub fn calls(&self) -> Vec<(&'static str, Vec<String>)> {
+    pub fn calls(&self) -> Vec<Call> {
         self.calls.lock().unwrap().clone()
     }
 

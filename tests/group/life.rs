@@ -582,7 +582,7 @@ impl ReaderSource for Seeking {
         true
     }
 
-    fn open(&self, brokers: &[Broker]) -> Result<Arc<dyn Reader>, Error> {
+    fn open(&self, brokers: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
         assert!(!brokers.is_empty());
         Ok(self.0.reader())
     }

@@ -11,3 +11,4 @@ mod lost_replies;
 mod offsets;
 mod peers;
 mod reading;
+mod storms;

@@ -55,6 +55,11 @@ pub fn config_below(zookeeper: &ZooKeeper, chroot: &str, group: &str) -> Config 
 impl Ours {
     /// Joins with these topics and stream counts; returns once registered.
     pub fn join(config: Config, topics: &[(&str, u32)]) -> Self {
+        Self::join_with(config, topics, Duration::ZERO)
+    }
+
+    /// The same, with each message done only so long after it was handed out, while others are read.
+    pub fn join_with(config: Config, topics: &[(&str, u32)], hold: Duration) -> Self {
         let topics: Vec<(Topic, u32)> = topics
             .iter()
             .map(|(name, streams)| (Topic::new(name).expect("a good name"), *streams))
@@ -82,16 +87,28 @@ impl Ours {
                 readers.push(ended);
                 let finished = heard.clone();
                 tokio::spawn(async move {
-                    while let Some(message) = stream.recv().await {
-                        let value = String::from_utf8_lossy(message.payload().unwrap_or_default())
-                            .into_owned();
-                        let (topic, partition) = (message.topic().to_string(), message.partition());
-                        finished.lock().unwrap().push(Finished {
-                            topic,
-                            partition,
-                            offset: message.offset(),
-                            value,
-                        });
+                    if hold.is_zero() {
+                        while let Some(message) = stream.recv().await {
+                            finished.lock().unwrap().push(note(
+                                message.topic(),
+                                message.partition(),
+                                message.offset(),
+                                message.payload(),
+                            ));
+                        }
+                    } else {
+                        while let Some(message) = stream.recv_owned().await {
+                            finished.lock().unwrap().push(note(
+                                message.topic(),
+                                message.partition(),
+                                message.offset(),
+                                message.payload(),
+                            ));
+                            tokio::spawn(async move {
+                                tokio::time::sleep(hold).await;
+                                message.ack();
+                            });
+                        }
                     }
                     let _ = over.send(());
                 });
@@ -186,6 +203,15 @@ impl Ours {
                 .expect("the reader ends with the stream");
         }
         (farewell, self.finished())
+    }
+}
+
+fn note(topic: &Topic, partition: i32, offset: i64, payload: Option<&[u8]>) -> Finished {
+    Finished {
+        topic: topic.to_string(),
+        partition,
+        offset,
+        value: String::from_utf8_lossy(payload.unwrap_or_default()).into_owned(),
     }
 }
 

@@ -295,7 +295,7 @@ impl Beginner {
         let start = |(beginning, position): &(Beginning, Position)| Start {
             partition: beginning.ownership.partition.clone(),
             offset: position.offset,
-            bell: beginning.ownership.stream.bell.clone(),
+            bell: beginning.ownership.bell(),
         };
         let starts: Vec<Start> = positions.values().map(start).collect();
         if starts.is_empty() {

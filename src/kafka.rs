@@ -13,6 +13,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,9 +59,9 @@ impl Shared {
     }
 
     /// A new start: the one before gives nothing more from now on.
-    fn begin(&self, partition: &TopicPartition) -> Arc<Gate> {
-        let gate = Gate::open();
-        let earlier = self.gates().insert(partition.clone(), gate.clone());
+    fn begin(&self, start: &Start) -> Arc<Gate> {
+        let gate = Gate::open(start.bell.clone());
+        let earlier = self.gates().insert(start.partition.clone(), gate.clone());
         if let Some(earlier) = earlier {
             earlier.shut();
         }
@@ -125,14 +126,10 @@ impl KafkaReader {
         fetching.config(Generation::default())?;
         let shared = Arc::new(Shared::default());
         let deadline = fetching.deadline;
-        let service = Service::new(fetching, shared.clone());
-        let over = Over(shared.clone());
+        let served = shared.clone();
         thread::Builder::new()
             .name("evenkeel-kafka".into())
-            .spawn(move || {
-                let _over = over;
-                service.run();
-            })
+            .spawn(move || serve(&fetching, &served))
             .map_err(|error| {
                 let text = "starting the thread that serves the kafka client";
                 Error::new(ErrorKind::Internal, text).with_source(error)
@@ -151,25 +148,37 @@ impl KafkaReader {
     }
 }
 
-/// Leaves nobody waiting for a service that is no more, however it ended.
-struct Over(Arc<Shared>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.inbox.shut();
-        self.0.shut_all();
+/// Serves to the end. A panic costs the client, and what was read by it is read again.
+fn serve(fetching: &Fetching, shared: &Arc<Shared>) {
+    loop {
+        let service = Service::new(fetching.clone(), shared.clone());
+        if catch_unwind(AssertUnwindSafe(|| service.run())).is_ok() {
+            return;
+        }
+        let what = "a defect stopped the service of the kafka client";
+        shared.tell(Notice::Warning(what.into()));
+        for gate in shared.gates().values() {
+            gate.trouble(what);
+        }
     }
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the kafka reader is closed")
+/// Why there was no answer.
+fn unanswered(shared: &Shared) -> Error {
+    if shared.inbox.is_shut() {
+        return Error::new(ErrorKind::Closed, "the kafka reader is closed");
+    }
+    Error::new(
+        ErrorKind::Internal,
+        "the service of the kafka client was interrupted, try again",
+    )
 }
 
 impl Reader for KafkaReader {
     fn read(&self, starts: Vec<Start>) -> Later<Opened> {
         let partitions: Vec<_> = starts.iter().map(|start| start.partition.clone()).collect();
         let starts = starts.into_iter().map(|start| {
-            let gate = self.shared.begin(&start.partition);
+            let gate = self.shared.begin(&start);
             (start, gate)
         });
         let (answer, answered) = oneshot::channel();
@@ -178,9 +187,10 @@ impl Reader for KafkaReader {
             until: self.until(),
             answer,
         }));
+        let shared = self.shared.clone();
         Box::pin(async move {
             answered.await.unwrap_or_else(|_| {
-                let refuse = |partition| (partition, Err(closed()));
+                let refuse = |partition| (partition, Err(unanswered(&shared)));
                 partitions.into_iter().map(refuse).collect()
             })
         })
@@ -201,7 +211,8 @@ impl Reader for KafkaReader {
             until: self.until(),
             answer,
         }));
-        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(closed())) })
+        let shared = self.shared.clone();
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(unanswered(&shared))) })
     }
 
     fn notice(&self) -> Later<Notice> {
@@ -248,7 +259,7 @@ pub fn watermarks(
     partitions: &[TopicPartition],
 ) -> Result<BTreeMap<TopicPartition, (i64, i64)>> {
     let until = Instant::now() + fetching.deadline;
-    let generation = if fetching.is_plain() {
+    let generation = if fetching.is_to_probe() {
         probe(&fetching.brokers, fetching.deadline)?
     } else {
         Generation::default()

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod listener;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+pub mod observer;
 pub mod rebalance;
 pub mod registry;
 mod session;

@@ -22,6 +22,7 @@ use zookeeper_client::MultiWriter;
 use zookeeper_client::OneshotWatcher;
 use zookeeper_client::StateWatcher;
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::registry::Connection;
 use crate::registry::Dialect;
@@ -53,6 +54,19 @@ pub struct ZkSettings {
     pub session_timeout: Duration,
     /// How long [`Registry::open`] may take. It has no influence on a session once that is open.
     pub connection_timeout: Duration,
+}
+
+impl ZkSettings {
+    /// What a member's configuration says of them.
+    pub fn of(config: &Config) -> Self {
+        let hosts = config.zookeeper.hosts().iter();
+        Self {
+            hosts: hosts.map(ToString::to_string).collect(),
+            chroot: Some(config.zookeeper.chroot().to_owned()).filter(|chroot| !chroot.is_empty()),
+            session_timeout: config.session_timeout,
+            connection_timeout: config.connection_timeout(),
+        }
+    }
 }
 
 /// ZooKeeper servers, of version 3.4 or later.

@@ -6,6 +6,10 @@ use crate::config::Config;
 use crate::config::properties::Value;
 use crate::error::Result;
 
+use Effect::Honoured;
+use Effect::NoEffect;
+use Effect::Refused;
+
 /// What a key does here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -87,10 +91,6 @@ macro_rules! keys {
         }),*]
     };
 }
-
-use Effect::Honoured;
-use Effect::NoEffect;
-use Effect::Refused;
 
 /// All keys but those of the Kafka client (`kafka.*`, `security.*`, `ssl.*`, `sasl.*`), in the order in which they are read:
 /// one whose default follows from another comes behind it.

@@ -343,7 +343,9 @@ impl Config {
         let patience = self.patience().as_millis();
         let session = self.session_timeout.as_millis();
         let interval = self.auto_commit_interval;
-        let giving_up = self.drain_timeout + self.legacy_handover_delay;
+        let giving_up = self
+            .drain_timeout
+            .saturating_add(self.legacy_handover_delay);
         [
             (self.patience() <= self.session_timeout).then(|| format!(
                 "rebalance.max.retries x rebalance.backoff.ms ({patience} ms) is not above zookeeper.session.timeout.ms ({session} ms): a JVM member with these gives up before a dead one's partitions come free (L-86)"
@@ -357,7 +359,7 @@ impl Config {
                 "auto.commit.interval.ms ({} ms) is above zookeeper.session.timeout.ms ({session} ms): after a crash the messages of so long are read again",
                 interval.as_millis()
             )),
-            (self.fetch_wait_max + Duration::from_secs(1) > self.socket_timeout).then(|| format!(
+            (self.fetch_wait_max.saturating_add(Duration::from_secs(1)) > self.socket_timeout).then(|| format!(
                 "fetch.wait.max.ms ({} ms) is not a second below socket.timeout.ms ({} ms): requests behind a waiting one may time out, and releases from 0.9 on refuse the first above the second",
                 self.fetch_wait_max.as_millis(),
                 self.socket_timeout.as_millis()

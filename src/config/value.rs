@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::config::Config;
+use crate::config::choice::Reset;
 use crate::config::properties::Value;
 use crate::error::Error;
 use crate::error::Result;
@@ -155,9 +157,6 @@ macro_rules! words {
     };
 }
 pub(super) use words;
-
-use crate::config::Config;
-use crate::config::choice::Reset;
 
 /// The rules of single keys.
 impl Value {

@@ -47,8 +47,11 @@ pub struct ConsumerConnector {
     config: Config,
     me: ConsumerId,
     commands: mpsc::Sender<Command>,
+    stop: watch::Sender<Option<Instant>>,
     outlets: Outlets,
     snapshot: watch::Receiver<Snapshot>,
+    /// What was told before anybody could ask, for the first who does.
+    early: Mutex<Option<broadcast::Receiver<Event>>>,
     common: Arc<Common>,
     cores: Mutex<Vec<Arc<StreamCore>>>,
     waiting: Mutex<Option<Waiting>>,
@@ -65,6 +68,7 @@ struct Waiting {
     listener: Option<Arc<dyn RebalanceListener>>,
     outside: Arc<dyn Outside>,
     commands: mpsc::Receiver<Command>,
+    stop: watch::Receiver<Option<Instant>>,
     seed: u64,
     dialect: Option<Dialect>,
     host: Option<Arc<Host>>,
@@ -186,7 +190,7 @@ impl Builder {
     fn prepare(self) -> Result<ConsumerConnector> {
         self.config.check()?;
         let config = self.config;
-        let (events, _) = broadcast::channel(EVENTS);
+        let (events, early) = broadcast::channel(EVENTS);
         let (snapshot_in, snapshot) = watch::channel(Snapshot::default());
         let outlets = Outlets {
             events,
@@ -222,6 +226,7 @@ impl Builder {
         let clock: Arc<dyn LeaseClock> = self.clock.unwrap_or_else(|| Arc::new(BootClock));
         let seed = seed_of(&me, clock.wall_ms());
         let (commands_in, commands) = mpsc::channel(16);
+        let (stop_in, stop) = watch::channel(None);
         let is_foreign_assignor = self.assignor.is_some();
         let assignor = match self.assignor {
             Some(assignor) => assignor,
@@ -230,13 +235,14 @@ impl Builder {
         let waiting = Waiting {
             registry: self
                 .registry
-                .unwrap_or_else(|| Arc::new(ZkRegistry::new(zk_settings(&config)))),
+                .unwrap_or_else(|| Arc::new(ZkRegistry::new(ZkSettings::of(&config)))),
             source: self.source,
             assignor,
             is_foreign_assignor,
             listener: self.listener,
             outside: self.outside.unwrap_or_else(|| Arc::new(Aside::default())),
             commands,
+            stop,
             seed,
             dialect: None,
             host: None,
@@ -245,8 +251,10 @@ impl Builder {
             config,
             me,
             commands: commands_in,
+            stop: stop_in,
             outlets,
             snapshot,
+            early: Mutex::new(Some(early)),
             common: Arc::new(Common::new(clock)),
             cores: Mutex::default(),
             waiting: Mutex::new(Some(waiting)),
@@ -279,20 +287,6 @@ fn forced_dialect(config: &Config) -> Dialect {
     match config.zookeeper_dialect {
         config::Dialect::V3_4 => Dialect::V3_4,
         _ => Dialect::V3_5,
-    }
-}
-
-fn zk_settings(config: &Config) -> ZkSettings {
-    ZkSettings {
-        hosts: config
-            .zookeeper
-            .hosts()
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        chroot: Some(config.zookeeper.chroot().to_owned()).filter(|chroot| !chroot.is_empty()),
-        session_timeout: config.session_timeout,
-        connection_timeout: config.connection_timeout(),
     }
 }
 
@@ -419,7 +413,7 @@ impl ConsumerConnector {
         let (joined_in, joined) = oneshot::channel();
         let source = waiting
             .source
-            .unwrap_or_else(|| Arc::new(KafkaSource::new(&self.config, &subscription)));
+            .unwrap_or_else(|| Arc::new(KafkaSource::new(&self.config)));
         let parts = Parts {
             config: self.config.clone(),
             me: self.me.clone(),
@@ -434,6 +428,7 @@ impl ConsumerConnector {
             streams: cores,
             outlets: self.outlets.clone(),
             commands: waiting.commands,
+            stop: waiting.stop,
             joined: Some(joined_in),
             seed: waiting.seed,
             dialect: waiting.dialect,
@@ -482,9 +477,14 @@ impl ConsumerConnector {
             .collect()
     }
 
-    /// What happens from now on.
+    /// What happens: for the first who asks everything since the connector was made, for others from now on.
     pub fn events(&self) -> Events {
-        Events(self.outlets.events.subscribe())
+        let early = self
+            .early
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Events(early.unwrap_or_else(|| self.outlets.events.subscribe()))
     }
 
     /// How the member stands.
@@ -536,6 +536,7 @@ impl ConsumerConnector {
                 forced: BTreeSet::new(),
             });
         }
+        self.stop.send_replace(Some(until));
         let (reply, answer) = oneshot::channel();
         if self
             .commands

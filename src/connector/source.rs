@@ -5,24 +5,19 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::Topic;
 use crate::kafka::{Fetching, KafkaReader};
 use crate::stream::{Reader, ReaderSource};
 use crate::wire::{Broker, lowest_version};
-
-/// Partitions that are expected to be read at a time when nobody knows better.
-const EXPECTED: usize = 32;
 
 pub(super) struct KafkaSource {
     settings: BTreeMap<String, String>,
     bootstrap: Vec<String>,
     protocol: String,
     budget: usize,
-    expected: usize,
 }
 
 impl KafkaSource {
-    pub fn new(config: &Config, subscription: &BTreeMap<Topic, u32>) -> Self {
+    pub fn new(config: &Config) -> Self {
         let settings = config.kafka_settings();
         let protocol = settings
             .get("security.protocol")
@@ -32,7 +27,6 @@ impl KafkaSource {
             bootstrap: config.bootstrap_servers.clone(),
             protocol,
             budget: config.max_buffered_bytes as usize,
-            expected: EXPECTED.max(subscription.len()),
         }
     }
 
@@ -61,12 +55,9 @@ impl ReaderSource for KafkaSource {
         self.bootstrap.is_empty()
     }
 
-    fn open(&self, brokers: &[Broker]) -> Result<Arc<dyn Reader>> {
-        let mut fetching = Fetching::new(
-            self.settings.clone(),
-            self.addresses(brokers)?,
-            self.expected,
-        );
+    fn open(&self, brokers: &[Broker], partitions: usize) -> Result<Arc<dyn Reader>> {
+        let mut fetching =
+            Fetching::new(self.settings.clone(), self.addresses(brokers)?, partitions);
         fetching.budget_bytes = self.budget;
         fetching.lowest_registration =
             lowest_version(brokers).and_then(|version| i32::try_from(version).ok());

@@ -20,14 +20,17 @@ use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::lease::LeaseGuard;
 use crate::listener::{Outside, RebalanceListener};
-use crate::registry::{Dialect, Registry};
+use crate::registry::{Dialect, Later, Registry};
 use crate::session::{Applicant, Registering, Session, Trouble};
 use crate::stream::{Common, Ownership, ReaderSource, StreamCore};
 
-use self::serving::Serving;
+use self::serving::{Done, Serving};
 
 /// The longest pause between two attempts to open a session.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// The session of a member whose handle was dropped is closed within this time.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a member is made of.
 pub(crate) struct Parts {
@@ -45,6 +48,8 @@ pub(crate) struct Parts {
     pub streams: BTreeMap<Topic, Vec<Arc<StreamCore>>>,
     pub outlets: Outlets,
     pub commands: mpsc::Receiver<Command>,
+    /// By when the member must be gone, whatever it is doing; closed without a word when the handle is dropped.
+    pub stop: watch::Receiver<Option<Instant>>,
     /// Told once: registered for the first time, or why it cannot be.
     pub joined: Option<oneshot::Sender<Result<(), Error>>>,
     /// Where chance begins; only pauses depend on it.
@@ -165,6 +170,21 @@ pub(crate) struct Coordinator {
     /// Pauses that followed one another without success.
     failures: u32,
     chance: u64,
+    /// Whoever waits to hear how the leaving went.
+    farewell: Option<oneshot::Sender<BTreeSet<TopicPartition>>>,
+    /// What was not given up in order when we left.
+    left_behind: BTreeSet<TopicPartition>,
+    /// The user's code that still ran when a session ended.
+    left_over: Vec<Later<Done>>,
+}
+
+/// Resolves when the member must be gone: at the deadline of a shutdown, or a second after the handle was dropped (ruling 29).
+async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
+    let until = match stop.wait_for(Option::is_some).await {
+        Ok(until) => *until,
+        Err(_) => None,
+    };
+    sleep_until(until.unwrap_or_else(|| Instant::now() + GONE_WITHIN)).await;
 }
 
 impl Coordinator {
@@ -183,6 +203,9 @@ impl Coordinator {
             known: BTreeMap::new(),
             failures: 0,
             chance,
+            farewell: None,
+            left_behind: BTreeSet::new(),
+            left_over: Vec::new(),
         }
     }
 
@@ -197,6 +220,9 @@ impl Coordinator {
                     ..Snapshot::default()
                 };
             });
+            if self.is_stopping() {
+                break;
+            }
             match over {
                 Over::Left => break,
                 Over::Fatal(error) => {
@@ -243,7 +269,13 @@ impl Coordinator {
         self.publish(|snapshot| snapshot.failure = Some(error));
     }
 
+    /// Told to leave, or left alone.
+    fn is_stopping(&self) -> bool {
+        self.parts.stop.borrow().is_some() || self.parts.stop.has_changed().is_err()
+    }
+
     fn end(&mut self) {
+        self.say_farewell();
         for core in self.parts.streams.values().flatten() {
             core.close();
         }
@@ -255,6 +287,27 @@ impl Coordinator {
                 ..Snapshot::default()
             };
         });
+    }
+
+    /// Answers those who still wait for something.
+    fn say_farewell(&mut self) {
+        let mut farewell = self.farewell.take();
+        while let Ok(command) = self.parts.commands.try_recv() {
+            match command {
+                Command::Leave { reply, .. } => farewell = Some(reply),
+                // Its sender reads a dropped answer as the end.
+                Command::Commit { reply } => drop(reply),
+            }
+        }
+        let forced = std::mem::take(&mut self.left_behind);
+        if self.is_stopping() {
+            self.parts.outlets.tell(Event::Left {
+                forced: forced.clone(),
+            });
+        }
+        if let Some(farewell) = farewell {
+            let _ = farewell.send(forced);
+        }
     }
 
     fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
@@ -294,8 +347,7 @@ impl Coordinator {
                 command = self.parts.commands.recv() => match command {
                     None => return None,
                     Some(Command::Leave { reply, .. }) => {
-                        let _ = reply.send(BTreeSet::new());
-                        self.parts.outlets.tell(Event::Left { forced: BTreeSet::new() });
+                        self.farewell = Some(reply);
                         return None;
                     }
                     // Nothing is held, so everything is committed that can be.
@@ -321,7 +373,11 @@ impl Coordinator {
         };
         self.past.insert(session.id());
         // The registration may be gone while the session lives; it must not stay behind us.
-        session.close().await;
+        tokio::select! {
+            biased;
+            () = session.close() => {}
+            () = stopped(self.parts.stop.clone()) => {}
+        }
         over
     }
 

@@ -88,12 +88,21 @@ impl Set {
             return;
         }
         out.push('[');
-        for code in (0..128u8).filter(|code| here.has(char::from(*code))) {
-            write!(out, "\\x{code:02X}").expect("writing into a string does not fail");
+        let mut code = 0u8;
+        while code < 128 {
+            let run = (here.0 >> code).trailing_ones() as u8;
+            match run {
+                0 => code += 1,
+                1 => write!(out, "\\x{code:02X}").expect(WRITES),
+                _ => write!(out, "\\x{code:02X}-\\x{:02X}", code + run - 1).expect(WRITES),
+            }
+            code += run;
         }
         out.push(']');
     }
 }
+
+const WRITES: &str = "writing into a string does not fail";
 
 #[derive(Debug)]
 enum Node {
@@ -736,6 +745,9 @@ fn repeated(item: Node, count: Count, mode: Mode) -> Refused<Node> {
             refuse("a repeat of an anchor")
         }
         Node::Group(kind, _) if kind.is_look() => refuse("a repeat of a look around"),
+        Node::Group(_, body) if body.iter().all(Vec::is_empty) => {
+            refuse("a repeat of an empty group")
+        }
         // Java tries each of the required rounds once, others go back into them.
         Node::Group(..) if mode == Mode::Possessive && count.least > 1 => {
             refuse("a possessive count of a group")
@@ -811,7 +823,7 @@ fn check_node(node: &Node, referred: &[u32], mut around: Around) -> Refused<()> 
             if around.copies > MAX_COPIES {
                 return refuse(format!("counts that multiply beyond {MAX_COPIES}"));
             }
-            around.in_repeat = true;
+            around.in_repeat |= count.most != Some(1);
             check_node(item, referred, around)
         }
         _ => Ok(()),
@@ -896,6 +908,7 @@ mod tests {
             ("a**", "a repeat of a repeat without a group"),
             ("^*a", "a repeat of an anchor"),
             ("(?=a)*a", "a repeat of a look around"),
+            ("(|)*a", "a repeat of an empty group"),
             ("[^a[b]]", "a negated class that holds a class or &&"),
             ("[a&&[b]c]", "items behind the class that follows &&"),
             ("[]a]", "a class that starts with ]"),

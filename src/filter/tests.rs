@@ -295,10 +295,10 @@ proptest! {
     #[test]
     fn no_expression_makes_it_panic(
         text in r"([a-c.\[\]\(\)\?\*\+\{\}\|\\^$&<>=!:0-9pQEdwbixuUk-]|\PC){0,24}",
-        name in "[a-zA-Z0-9._-]{1,20}",
+        name in "t[a-zA-Z0-9._-]{0,20}",
     ) {
         if let Ok(filter) = TopicFilter::new(Pattern::WhiteList, &text) {
-            let _ = filter.matches(&topic(&name).clone());
+            let _ = filter.matches(&topic(&name));
         }
     }
 
@@ -307,7 +307,6 @@ proptest! {
         let list: Vec<&str> = names.iter().map(String::as_str).collect();
         let filter = white(&list.join(" , "));
         for name in &names {
-            prop_assume!(topic(name).as_str() != "." );
             prop_assert_eq!(filter.matches(&topic(name)), Matches::Yes);
         }
         let is_in = names.contains(&other);

@@ -53,10 +53,6 @@ impl Slot {
         *lock(&self.bell) = Some(bell);
     }
 
-    pub fn ring(&self) {
-        ring(&self.bell);
-    }
-
     fn queue(&self) -> &PartitionQueue<Watch> {
         self.queue.as_ref().expect("only dropping takes it out")
     }
@@ -82,7 +78,10 @@ impl Drop for Slot {
 
 /// Whether one start of a partition still gives messages. Shut before the next start begins, so that an old queue
 /// cannot take what belongs to a new one.
-pub(super) struct Gate(Mutex<Way>);
+pub(super) struct Gate {
+    way: Mutex<Way>,
+    bell: Bell,
+}
 
 enum Way {
     Open,
@@ -91,25 +90,30 @@ enum Way {
 }
 
 impl Gate {
-    pub fn open() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Way::Open)))
+    pub fn open(bell: Bell) -> Arc<Self> {
+        Arc::new(Self {
+            way: Mutex::new(Way::Open),
+            bell,
+        })
     }
 
     /// When this returns, nothing more comes through.
     pub fn shut(&self) {
-        *lock(&self.0) = Way::Shut;
+        *lock(&self.way) = Way::Shut;
     }
 
     /// The next poll says so, and it is the last that says anything.
-    pub fn trouble(&self, trouble: Trouble) {
-        let mut way = lock(&self.0);
+    pub fn trouble(&self, why: &str) {
+        let mut way = lock(&self.way);
         if matches!(*way, Way::Open) {
-            *way = Way::Troubled(trouble);
+            *way = Way::Troubled(Trouble::Failed(why.to_owned()));
         }
+        drop(way);
+        self.bell.ring();
     }
 
     pub fn is_shut(&self) -> bool {
-        matches!(*lock(&self.0), Way::Shut)
+        matches!(*lock(&self.way), Way::Shut)
     }
 }
 
@@ -174,6 +178,15 @@ pub(super) struct Source {
     pub gate: Arc<Gate>,
 }
 
+/// What a start gives that was stopped, or begun anew, before it came about.
+pub(super) struct Silent;
+
+impl Queue for Silent {
+    fn poll(&mut self) -> Polled {
+        Polled::Empty
+    }
+}
+
 enum Missed {
     Nothing,
     Failed(KafkaError),
@@ -191,7 +204,7 @@ fn draw(slot: &Arc<Slot>) -> Result<Drawn, Missed> {
 
 impl Queue for Source {
     fn poll(&mut self) -> Polled {
-        let mut way = lock(&self.gate.0);
+        let mut way = lock(&self.gate.way);
         match &*way {
             Way::Open => {}
             Way::Shut => return Polled::Empty,

@@ -25,10 +25,16 @@ thread_local! {
 pub(super) struct Latch {
     is_open: Mutex<bool>,
     opened: Condvar,
+    #[cfg(test)]
+    pub opened_on: std::sync::OnceLock<Option<String>>,
 }
 
 impl Latch {
     pub fn open(&self) {
+        #[cfg(test)]
+        let _ = self
+            .opened_on
+            .set(std::thread::current().name().map(str::to_owned));
         *self.is_open.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.opened.notify_all();
     }

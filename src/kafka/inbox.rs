@@ -49,6 +49,8 @@ pub(super) enum Letter {
     Close(oneshot::Sender<()>),
     #[cfg(test)]
     Fail(String),
+    #[cfg(test)]
+    Panic,
 }
 
 #[derive(Default)]
@@ -104,6 +106,10 @@ impl Inbox {
         drop(mail);
         drop(dropped);
         self.filled.notify_one();
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.mail().is_shut
     }
 
     /// Waits until there is something, or until this moment.

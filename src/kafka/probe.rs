@@ -19,14 +19,24 @@ pub enum Generation {
 /// The request for versions, in its oldest form: length 18, key 18, version 0, correlation 1, client id "evenkeel".
 const REQUEST: &[u8] = b"\0\0\0\x12\0\x12\0\0\0\0\0\x01\0\x08evenkeel";
 
+/// A request for offsets that names none, in its oldest form, which 0.8 and 0.9 answer and 4.0 does not: length 26, key 2,
+/// version 0, correlation 1, client id "evenkeel", replica -1, no topics.
+const PLAIN: &[u8] = b"\0\0\0\x1a\0\x02\0\0\0\0\0\x01\0\x08evenkeel\xff\xff\xff\xff\0\0\0\0";
+
+/// How long an answer is waited for before the broker is asked for something else.
+const SILENCE: Duration = Duration::from_millis(1500);
+
 enum Answer {
     Versions,
     CutOff,
+    /// It answers what it knows and says nothing to a request for versions.
+    OnlyPlain,
 }
 
 /// Asks the first broker that can be reached. Blocks, for about `timeout` at most; only the resolver may take longer.
 ///
-/// A cut connection counts as [`Generation::Old`] only when it happens twice. Not for brokers that want TLS or SASL:
+/// A cut connection counts as [`Generation::Old`] only when it happens twice: that is how 0.8 takes it. A broker of 0.9 says
+/// nothing at all, so one that is silent is asked for something that it must know. Not for brokers that want TLS or SASL:
 /// those cut off a plain request too.
 ///
 /// # Errors
@@ -54,8 +64,10 @@ pub fn probe(brokers: &[String], timeout: Duration) -> Result<Generation> {
 
 fn ask_twice(broker: &str, until: Instant) -> io::Result<Generation> {
     for _ in 0..2 {
-        if let Answer::Versions = ask(broker, until)? {
-            return Ok(Generation::Negotiating);
+        match ask(broker, until)? {
+            Answer::Versions => return Ok(Generation::Negotiating),
+            Answer::OnlyPlain => break,
+            Answer::CutOff => {}
         }
     }
     Ok(Generation::Old)
@@ -80,22 +92,54 @@ fn connect(broker: &str, until: Instant) -> io::Result<TcpStream> {
 }
 
 fn ask(broker: &str, until: Instant) -> io::Result<Answer> {
+    let mut versions = send(broker, REQUEST, until)?;
+    let half = left(until)? / 2;
+    match is_answered(&mut versions, Instant::now() + half.min(SILENCE)) {
+        Ok(true) => return Ok(Answer::Versions),
+        Ok(false) => return Ok(Answer::CutOff),
+        Err(error) if !is_timeout(&error) => return Err(error),
+        Err(_) => {}
+    }
+    let mut plain = send(broker, PLAIN, until)?;
+    if !is_answered(&mut plain, until)? {
+        return Err(io::ErrorKind::ConnectionReset.into());
+    }
+    // It may only have been slow.
+    match is_answered(&mut versions, Instant::now() + Duration::from_millis(1)) {
+        Ok(true) => Ok(Answer::Versions),
+        _ => Ok(Answer::OnlyPlain),
+    }
+}
+
+fn send(broker: &str, request: &[u8], until: Instant) -> io::Result<TcpStream> {
     let mut socket = connect(broker, until)?;
     socket.set_write_timeout(Some(left(until)?))?;
-    socket.write_all(REQUEST)?;
+    socket.write_all(request)?;
+    Ok(socket)
+}
+
+/// Whether an answer came; `false` if the connection was cut instead.
+fn is_answered(socket: &mut TcpStream, until: Instant) -> io::Result<bool> {
     socket.set_read_timeout(Some(left(until)?))?;
     // The length and the correlation are enough.
     let mut head = [0; 8];
     match socket.read_exact(&mut head) {
-        Ok(()) => Ok(Answer::Versions),
+        Ok(()) => Ok(true),
         Err(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => Ok(Answer::CutOff),
+            | io::ErrorKind::BrokenPipe => Ok(false),
             _ => Err(error),
         },
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 #[cfg(test)]
@@ -137,6 +181,23 @@ mod tests {
                 socket.read_exact(&mut request).unwrap();
                 assert_eq!(request, REQUEST);
             }
+        });
+        assert_eq!(probe(&[address], SOON).unwrap(), Generation::Old);
+        broker.join().unwrap();
+    }
+
+    #[test]
+    fn a_broker_that_answers_all_but_the_request_for_versions_is_old() {
+        let (listener, address) = listen();
+        let broker = thread::spawn(move || {
+            let (mut silent, _) = listener.accept().unwrap();
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut request = [0; 30];
+            socket.read_exact(&mut request).unwrap();
+            assert_eq!(request, PLAIN);
+            socket.write_all(b"\0\0\0\x08\0\0\0\x01\0\0\0\0").unwrap();
+            let _ = silent.read(&mut [0; 100]);
+            let _ = silent.read(&mut [0; 100]);
         });
         assert_eq!(probe(&[address], SOON).unwrap(), Generation::Old);
         broker.join().unwrap();

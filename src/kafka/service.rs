@@ -1,6 +1,7 @@
 //! The one that owns a reader's client: a plain thread that starts and stops partitions and hears the client's events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,12 @@ use crate::group::{Topic, TopicPartition};
 use crate::kafka::Shared;
 use crate::kafka::askers::Askers;
 use crate::kafka::closer::{Handle, PATIENCE, relieve_if_stuck};
-use crate::kafka::content::{Gate, Slot, Source};
+use crate::kafka::content::{Gate, Silent, Slot, Source};
 use crate::kafka::context::{Consumer, Latch, Watch, code, describe};
 use crate::kafka::inbox::{Ask, Known, Letter, Mail, Opened, Read};
 use crate::kafka::probe::{Generation, probe};
 use crate::kafka::settings::{Fetching, refused};
-use crate::stream::{Edge, Notice, Queue, Start, Trouble};
+use crate::stream::{Edge, Notice, Queue, Start};
 
 /// What brokers said of a topic is asked anew after so long.
 const FRESH: Duration = Duration::from_secs(60);
@@ -144,6 +145,8 @@ impl Service {
             Letter::Close(closer) => self.closers.push(closer),
             #[cfg(test)]
             Letter::Fail(reason) => self.renew(&reason),
+            #[cfg(test)]
+            Letter::Panic => panic!("as a test wishes"),
         }
     }
 
@@ -159,8 +162,14 @@ impl Service {
             at = at.min(self.not_before);
         }
         if self.is_down {
-            // Not in the past: there may be nobody to ask.
-            at = at.min(self.look_again.max(Instant::now() + SIGHT / 10));
+            let now = Instant::now();
+            // In the past it means that somebody is being asked, or nobody can be.
+            let is_past = self.look_again <= now;
+            at = at.min(if is_past {
+                now + SIGHT
+            } else {
+                self.look_again
+            });
         }
         at
     }
@@ -186,7 +195,7 @@ impl Service {
         if self.is_probing || Instant::now() < self.not_before {
             return;
         }
-        if !self.fetching.is_plain() {
+        if !self.fetching.is_to_probe() {
             self.generation = Some(Generation::Negotiating);
         }
         if let Some(generation) = self.generation {
@@ -242,11 +251,8 @@ impl Service {
         self.back_off();
         // The brokers may be others by now.
         self.generation = None;
-        for (partition, gate) in &client.assigned {
-            gate.trouble(Trouble::Failed(reason.to_owned()));
-            if let Some(slot) = client.slots.get(partition) {
-                slot.ring();
-            }
+        for gate in client.assigned.values() {
+            gate.trouble(reason);
         }
         client.unassign_all();
     }
@@ -257,8 +263,8 @@ impl Service {
             return;
         }
         self.fetching.brokers = brokers;
+        self.generation = None;
         if self.is_down {
-            self.not_before = Instant::now();
             self.renew("all brokers have moved");
             self.not_before = Instant::now();
         }
@@ -369,15 +375,18 @@ impl Service {
         let now = Instant::now();
         let time = self.fetching.deadline.as_millis();
         let text = format!("no broker answered within {time} ms");
-        for waiting in self
-            .reads
-            .extract_if(.., |waiting| waiting.read.until <= now)
-        {
+        let late = |waiting: &mut Waiting| waiting.read.until <= now;
+        for waiting in self.reads.extract_if(.., late) {
             waiting.refuse(ErrorKind::Kafka, &text);
         }
-        let late = self.asking.extract_if(.., |_, ask| ask.until <= now);
-        let late = late.map(|(_, ask)| ask).collect::<Vec<_>>();
-        for ask in self.asks.extract_if(.., |ask| ask.until <= now).chain(late) {
+        let asking = self.asking.iter().filter(|(_, ask)| ask.until <= now);
+        let asking: Vec<u64> = asking.map(|(question, _)| *question).collect();
+        let asked = asking.iter().filter_map(|it| self.asking.remove(it));
+        for ask in self
+            .asks
+            .extract_if(.., |ask| ask.until <= now)
+            .chain(asked)
+        {
             let _ = ask.answer.send(Err(kafka(format!(
                 "asking for the ends of {}: {text}",
                 ask.partition
@@ -415,11 +424,8 @@ impl Service {
         let Some(gate) = client.assigned.get(&partition) else {
             return;
         };
-        gate.trouble(Trouble::Failed("the partition was made anew".into()));
-        if let Some(slot) = client.slots.remove(&partition) {
-            slot.ring();
-            client.retired.push(slot);
-        }
+        gate.trouble("the partition was made anew");
+        client.retired.extend(client.slots.remove(&partition));
         client.unassign(&BTreeSet::from([partition]));
     }
 
@@ -497,7 +503,8 @@ impl Service {
         if !is_time || client.is_asked_whether_back {
             return;
         }
-        let Some(topic) = client.known.keys().next().cloned() else {
+        let read = client.slots.keys().map(|partition| &partition.topic);
+        let Some(topic) = client.known.keys().chain(read).next().cloned() else {
             return;
         };
         client.is_asked_whether_back = true;
@@ -602,6 +609,10 @@ impl Client {
         let mut leaderless = Vec::new();
         for (start, gate) in waiting.read.starts {
             let partition = start.partition.clone();
+            if gate.is_shut() {
+                opened.push((partition, Ok(Box::new(Silent))));
+                continue;
+            }
             match self.prepare(&start, &waiting.refused) {
                 Err(error) => opened.push((partition, Err(error))),
                 Ok((slot, has_leader)) => {
@@ -651,17 +662,14 @@ impl Client {
     }
 
     fn assign(&mut self, started: Vec<(Start, Arc<Gate>, Arc<Slot>)>, opened: &mut Opened) {
-        // One that was stopped or started again meanwhile is answered with a queue that gives nothing.
-        let (dead, live): (Vec<_>, Vec<_>) =
-            started.into_iter().partition(|(_, gate, _)| gate.is_shut());
-        let partitions = live.iter().map(|(start, ..)| start.partition.clone());
-        let partitions = partitions.collect::<BTreeSet<_>>();
-        self.unassign(&partitions);
-        for (start, _, slot) in &live {
+        let partitions = started.iter().map(|(start, ..)| start.partition.clone());
+        // One that is read already has to be let go before it can begin anew.
+        self.unassign(&partitions.collect());
+        for (start, _, slot) in &started {
             slot.hang(start.bell.clone());
         }
-        let all = self.assign_at(live.iter().map(|(start, ..)| start));
-        for (start, gate, slot) in live {
+        let all = self.assign_at(started.iter().map(|(start, ..)| start));
+        for (start, gate, slot) in started {
             // One refusal refuses all, so then each for itself.
             let one = match &all {
                 Ok(()) => Ok(()),
@@ -678,10 +686,6 @@ impl Client {
             opened.push((start.partition, Ok(source)));
             // What lies there from earlier times keeps the callback silent until a poll has cleared it away.
             start.bell.ring();
-        }
-        for (start, gate, slot) in dead {
-            let source: Box<dyn Queue> = Box::new(Source { slot, gate });
-            opened.push((start.partition, Ok(source)));
         }
     }
 
@@ -766,10 +770,12 @@ fn connect(
         Consumer::from_config_and_context(&config, watch).map_err(|error| refused(&error))?;
     let rung = Arc::downgrade(shared);
     consumer.set_nonempty_callback(move || {
-        // Nothing in it can panic, or wait for long.
-        if let Some(shared) = rung.upgrade() {
-            shared.inbox.ring();
-        }
+        // K7: called from C.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(shared) = rung.upgrade() {
+                shared.inbox.ring();
+            }
+        }));
     });
     // For what came before the callback was there.
     shared.inbox.ring();
@@ -801,14 +807,16 @@ pub(super) fn know(consumer: &Consumer, topic: &Topic, until: Instant) -> Result
     let metadata = consumer
         .fetch_metadata(Some(topic.as_str()), left(until))
         .map_err(|error| kafka(format!("{}: {}", doing(), printable(&error.to_string()))))?;
-    known(&metadata, topic).ok_or_else(|| kafka(format!("{}: they do not know it", doing())))
+    known(&metadata, topic).map_err(|why| kafka(format!("{}: {why}", doing())))
 }
 
-fn known(metadata: &Metadata, topic: &Topic) -> Option<Known> {
+fn known(metadata: &Metadata, topic: &Topic) -> std::result::Result<Known, String> {
     let mut topics = metadata.topics().iter();
-    let found = topics.find(|found| found.name() == topic.as_str())?;
-    if found.error().is_some() || found.partitions().is_empty() {
-        return None;
+    let Some(found) = topics.find(|found| found.name() == topic.as_str()) else {
+        return Err("they do not mention it".into());
+    };
+    if let Some(error) = found.error() {
+        return Err(RDKafkaErrorCode::from(error).to_string());
     }
     let mut known = Known::default();
     for partition in found.partitions() {
@@ -817,7 +825,7 @@ fn known(metadata: &Metadata, topic: &Topic) -> Option<Known> {
             known.leaderless.insert(partition.id());
         }
     }
-    Some(known)
+    Ok(known)
 }
 
 /// Asks the leader for both ends of a log. Blocks until then at most.
@@ -826,16 +834,23 @@ pub(super) fn edges(
     partition: &TopicPartition,
     until: Instant,
 ) -> Result<(i64, i64)> {
-    let time = left(until);
-    if time.is_zero() {
+    if left(until).is_zero() {
         return Err(kafka(format!(
             "asking for the ends of {partition}: its turn came too late"
         )));
     }
-    consumer
-        .fetch_watermarks(partition.topic.as_str(), partition.partition, time)
-        .map_err(|error| {
-            let text = printable(&error.to_string());
-            kafka(format!("asking for the ends of {partition}: {text}"))
-        })
+    let topic = partition.topic.as_str();
+    let ask = || consumer.fetch_watermarks(topic, partition.partition, left(until));
+    let answer = match ask() {
+        // The client goes by what it was told up to five minutes ago; a partition added since has to be asked for.
+        Err(error) if code(&error) == Some(RDKafkaErrorCode::UnknownPartition) => {
+            know(consumer, &partition.topic, until)?;
+            ask()
+        }
+        answer => answer,
+    };
+    answer.map_err(|error| {
+        let text = printable(&error.to_string());
+        kafka(format!("asking for the ends of {partition}: {text}"))
+    })
 }

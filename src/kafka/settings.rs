@@ -21,7 +21,7 @@ const FORCED: [(&str, &str); 6] = [
 ];
 
 /// Unless the user set them.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 6] = [
     // As it comes it pauses a whole second when its local queue is full.
     ("fetch.queue.backoff.ms", "10"),
     // A partition that is added waits for the long poll under way.
@@ -30,11 +30,13 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("session.timeout.ms", "3000"),
     ("heartbeat.interval.ms", "1000"),
     ("reconnect.backoff.max.ms", "1000"),
-    // Left unset, it would be lowered to the bound of a single queue.
-    ("fetch.max.bytes", "52428800"),
     // Needed even for manual assignment; no offset is ever stored under it.
     ("group.id", "evenkeel"),
 ];
+
+/// How much one answer of a broker may hold, unless the user said it. Said, since left unset it would be lowered to the
+/// bound of a single queue.
+const FETCH_MAX_BYTES: u64 = 50 << 20;
 
 /// How a [`KafkaReader`](crate::kafka::KafkaReader) connects, and how much it may hold.
 #[derive(Clone)]
@@ -71,11 +73,15 @@ impl Fetching {
         }
     }
 
-    /// Whether a plain request on a socket of our own can be understood by the brokers.
-    pub(super) fn is_plain(&self) -> bool {
-        self.settings
+    /// Whether to ask first how to speak: not if the user said it, nor where a plain request is not understood.
+    pub(super) fn is_to_probe(&self) -> bool {
+        let is_plain = self
+            .settings
             .get("security.protocol")
-            .is_none_or(|protocol| protocol.eq_ignore_ascii_case("plaintext"))
+            .is_none_or(|protocol| protocol.eq_ignore_ascii_case("plaintext"));
+        is_plain
+            && !self.settings.contains_key("api.version.request")
+            && !self.settings.contains_key("broker.version.fallback")
     }
 
     /// The whole configuration for brokers of this generation.
@@ -90,8 +96,12 @@ impl Fetching {
             config.set(key, value);
         }
         config.set("queued.max.messages.kbytes", self.queue_kib().to_string());
+        config.set("fetch.max.bytes", self.fetch_max_bytes().to_string());
         for (key, value) in &self.settings {
-            config.set(key, value);
+            // The other name of `bootstrap.servers`.
+            if key != "metadata.broker.list" {
+                config.set(key, value);
+            }
         }
         for (key, value) in FORCED {
             config.set(key, value);
@@ -115,11 +125,18 @@ impl Fetching {
         (share / 1024).clamp(1024, 2_097_151)
     }
 
-    /// Registrations have had version 2 since 0.9.
+    /// Not below the largest message, which librdkafka refuses.
+    fn fetch_max_bytes(&self) -> u64 {
+        let largest = self.settings.get("message.max.bytes");
+        let largest = largest.and_then(|bytes| bytes.parse().ok());
+        FETCH_MAX_BYTES.max(largest.unwrap_or(0))
+    }
+
+    /// Registrations have had version 2 since 0.9. Not knowing, we speak as to 0.8, which 0.9 understands as well.
     fn fallback(&self) -> &'static str {
         match self.lowest_registration {
-            Some(version) if version <= 1 => "0.8.2.2",
-            _ => "0.9.0.1",
+            Some(version) if version >= 2 => "0.9.0.1",
+            _ => "0.8.2.2",
         }
     }
 }
@@ -211,11 +228,34 @@ mod tests {
     }
 
     #[test]
+    fn brokers_are_not_probed_where_the_answer_would_mislead() {
+        assert!(fetching(&[("security.protocol", "PLAINTEXT")]).is_to_probe());
+        for setting in [
+            ("security.protocol", "ssl"),
+            ("security.protocol", "sasl_plaintext"),
+            ("api.version.request", "false"),
+        ] {
+            assert!(!fetching(&[setting]).is_to_probe(), "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn one_answer_of_a_broker_holds_the_largest_message() {
+        let bytes = |settings: &[(&str, &str)]| {
+            let config = fetching(settings).config(Generation::Negotiating).unwrap();
+            config.get("fetch.max.bytes").unwrap().to_owned()
+        };
+        assert_eq!(bytes(&[]), "52428800");
+        assert_eq!(bytes(&[("message.max.bytes", "100000000")]), "100000000");
+        assert_eq!(bytes(&[("fetch.max.bytes", "2000000")]), "2000000");
+    }
+
+    #[test]
     fn an_old_broker_gets_the_fallback_of_its_registration() {
         for (registration, version) in [
             (Some(1), "0.8.2.2"),
             (Some(2), "0.9.0.1"),
-            (None, "0.9.0.1"),
+            (None, "0.8.2.2"),
         ] {
             let mut fetching = fetching(&[]);
             fetching.lowest_registration = registration;

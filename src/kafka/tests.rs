@@ -1,13 +1,17 @@
 //! The reader against librdkafka's own mock of a cluster.
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
 use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer as _;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use crate::group::Topic;
@@ -36,28 +40,34 @@ fn reader(cluster: &Cluster) -> KafkaReader {
 }
 
 fn producer(cluster: &Cluster) -> BaseProducer {
+    producer_with(cluster, "20")
+}
+
+fn producer_with(cluster: &Cluster, linger_ms: &str) -> BaseProducer {
     ClientConfig::new()
         .set("bootstrap.servers", cluster.bootstrap_servers())
-        // Long enough for a handful of messages to be one batch.
-        .set("linger.ms", "20")
+        .set("linger.ms", linger_ms)
         .set("batch.num.messages", "10000")
-        .set("batch.size", "1000000")
+        .set("queue.buffering.max.messages", "1000000")
         .create()
         .unwrap()
 }
 
 /// Each payload is its offset, if the partition was empty.
-fn produce(producer: &BaseProducer, partition: i32, range: std::ops::Range<i64>) {
+fn send(producer: &BaseProducer, partition: i32, range: Range<i64>) {
     for offset in range {
         let payload = offset.to_string();
         let record = BaseRecord::<(), _>::to("t")
             .partition(partition)
             .payload(&payload);
         producer.send(record).unwrap();
-        if offset % 1000 == 0 {
-            producer.poll(Duration::ZERO);
-        }
     }
+    producer.poll(Duration::ZERO);
+}
+
+/// A handful goes out as one batch.
+fn produce(producer: &BaseProducer, partition: i32, range: Range<i64>) {
+    send(producer, partition, range);
     producer.flush(LONG).unwrap();
 }
 
@@ -197,14 +207,19 @@ async fn two_hundred_stops_and_starts_under_load_lose_nothing_and_give_nothing_s
     let cluster = cluster(PARTITIONS as i32);
     let is_over = Arc::new(AtomicBool::new(false));
     let load = {
-        let (producer, is_over) = (producer(&cluster), is_over.clone());
+        let (producer, is_over) = (producer_with(&cluster, "1"), is_over.clone());
         thread::spawn(move || {
             let mut next = 0;
-            while !is_over.load(Ordering::Relaxed) && next < 100_000 {
+            while !is_over.load(Ordering::Relaxed) {
                 for partition in 0..PARTITIONS as i32 {
-                    produce(&producer, partition, next..next + 500);
+                    send(&producer, partition, next..next + 100);
                 }
-                next += 500;
+                next += 100;
+                // The mock forgets what is beyond 5 MiB.
+                if next == 100_000 {
+                    return;
+                }
+                producer.poll(Duration::from_millis(1));
             }
         })
     };
@@ -250,11 +265,10 @@ async fn two_hundred_stops_and_starts_under_load_lose_nothing_and_give_nothing_s
 async fn the_bell_alone_leads_through_a_hundred_thousand_messages() {
     let cluster = cluster(1);
     let load = {
-        let producer = producer(&cluster);
+        let producer = producer_with(&cluster, "0");
         thread::spawn(move || {
-            for batch in 0..100 {
-                produce(&producer, 0, batch * 1000..(batch + 1) * 1000);
-            }
+            send(&producer, 0, 0..100_000);
+            producer.flush(LONG).unwrap();
         })
     };
     let reader = reader(&cluster);
@@ -533,4 +547,128 @@ async fn new_brokers_are_used_once_the_old_ones_are_gone() {
     let mut tap = read(&reader, 0, 5).await.unwrap();
     assert_eq!(tap.offsets(5).await, [5, 6, 7, 8, 9]);
     assert_eq!(within(reader.notice()).await, Notice::BrokersBack);
+}
+
+#[tokio::test]
+async fn a_panic_of_the_service_costs_the_client_and_no_more() {
+    let cluster = cluster(1);
+    produce(&producer(&cluster), 0, 0..10);
+    let reader = reader(&cluster);
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(10).await;
+    reader.shared.inbox.push(Letter::Panic);
+    assert!(matches!(tap.next().await, Err(Trouble::Failed(_))));
+    let mut tap = read(&reader, 0, 8).await.unwrap();
+    assert_eq!(tap.offsets(2).await, [8, 9]);
+    within(reader.close()).await;
+}
+
+#[tokio::test]
+async fn a_partition_without_a_leader_is_waited_for() {
+    // T5
+    let cluster = cluster(2);
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..3);
+    produce(&producer, 1, 0..3);
+    cluster.partition_leader("t", 0, None).unwrap();
+    let reader = reader(&cluster);
+    let mut headless = read(&reader, 0, 1).await.unwrap();
+    let mut other = read(&reader, 1, 1).await.unwrap();
+    assert_eq!(other.offsets(2).await, [1, 2]);
+    let notice = within(reader.notice()).await;
+    assert!(
+        matches!(&notice, Notice::Warning(text) if text.contains("t-0 has no leader")),
+        "{notice:?}"
+    );
+    assert!(headless.is_empty());
+    cluster.partition_leader("t", 0, Some(1)).unwrap();
+    assert_eq!(headless.offsets(2).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_dropped_reader_lets_go_of_its_client() {
+    let cluster = cluster(1);
+    produce(&producer(&cluster), 0, 0..3);
+    let reader = reader(&cluster);
+    let tap = read(&reader, 0, 0).await.unwrap();
+    let shared = Arc::downgrade(&reader.shared);
+    drop((reader, tap));
+    // The service is the last that holds it; it ends.
+    let ended = tokio::task::spawn_blocking(move || {
+        while shared.strong_count() > 0 {
+            thread::yield_now();
+        }
+    });
+    within(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_broker_refuses_is_trouble_of_the_partition() {
+    let cluster = cluster(1);
+    // From version 7 on the mock refuses the whole request.
+    let version = cluster.apiversion(RDKafkaApiKey::Fetch, None, Some(6));
+    version.unwrap();
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..3);
+    let reader = reader(&cluster);
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(3).await;
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    // The mock loses some of them.
+    cluster.request_errors(RDKafkaApiKey::Fetch, &[refusal; 5]);
+    let trouble = tap.next().await.err().unwrap();
+    assert!(
+        matches!(&trouble, Trouble::Failed(text) if text.contains("TopicAuthorizationFailed")),
+        "{trouble:?}"
+    );
+    produce(&producer, 0, 3..5);
+    assert!(tap.is_empty());
+    // As a member does: once more, from the same position.
+    loop {
+        let mut tap = read(&reader, 0, 3).await.unwrap();
+        match tap.next().await {
+            Ok(message) => {
+                assert_eq!(message.offset(), 3);
+                break;
+            }
+            Err(again) => assert_eq!(again, trouble),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_ends_on_the_closers_thread_whoever_drops_the_last_message() {
+    // Ruling 31
+    let cluster = cluster(1);
+    produce(&producer(&cluster), 0, 0..1);
+    let config = fetching(&cluster).config(Generation::default()).unwrap();
+    let watch = Watch::default();
+    let gone = watch.gone.clone();
+    let handle = Handle::new(Consumer::from_config_and_context(&config, watch).unwrap());
+    let slot = content::Slot::split(&handle, &at(0)).unwrap();
+    let bell = Bell::default();
+    slot.hang(bell.clone());
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("t", 0, Offset::Offset(0))
+        .unwrap();
+    handle.consumer().incremental_assign(&list).unwrap();
+    let gate = Gate::open(bell.clone());
+    let queue = Box::new(content::Source { slot, gate });
+    let mut tap = Tap { queue, bell };
+    let message = tap.next().await.unwrap();
+    drop((handle, tap));
+    // Whatever the closer was given before this is done when a second client has ended.
+    let second = Watch::default();
+    let second_gone = second.gone.clone();
+    let second = Consumer::from_config_and_context(&config, second).unwrap();
+    drop(Handle::new(second));
+    assert!(second_gone.wait(LONG));
+    assert!(!gone.wait(Duration::ZERO));
+    assert_eq!(message.payload(), Some(&b"0"[..]));
+    drop(message);
+    assert!(gone.wait(LONG));
+    for ended in [gone, second_gone] {
+        let place = ended.opened_on.get().unwrap().as_deref();
+        assert_eq!(place, Some("evenkeel-closer"));
+    }
 }

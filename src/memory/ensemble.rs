@@ -4,37 +4,19 @@
 //! touches the ensemble first carries out what has fallen due, and whoever waits for something sleeps until the next
 //! entry. So no task of its own is needed, and a node of a dead session goes on time though nobody asks for it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::sync::oneshot;
-use tokio::sync::watch;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use super::faults::Fate;
-use super::faults::Kind;
-use super::faults::Latency;
-use super::faults::Request;
-use super::tree::Act;
-use super::tree::Stamp;
-use super::tree::Tree;
-use super::tree::Write;
-use super::tree::parent;
-use crate::registry::Dialect;
-use crate::registry::Fault;
-use crate::registry::Fired;
-use crate::registry::MultiFault;
-use crate::registry::Op;
-use crate::registry::Stat;
+use super::faults::{Fate, Kind, Latency, Request};
+use super::tree::{Act, Stamp, Tree, Write, parent};
+use crate::registry::{Dialect, Fault, Fired, MultiFault, Op, Stat};
 
 /// The server's clock at the ensemble's beginning: some day in 2015, ms since the epoch.
 const BASE_MS: i64 = 1_441_234_567_890;

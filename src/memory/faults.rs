@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::registry::Fault;
-use crate::registry::Op;
+use crate::registry::{Fault, Op};
 
 /// What sort of request it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,31 +1,16 @@
 //! Kafka within the process: topics whose partitions hold records, and readers of them.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::error::Error;
-use crate::error::ErrorKind;
-use crate::error::Result;
-use crate::group::Topic;
-use crate::group::TopicPartition;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::{Topic, TopicPartition};
 use crate::registry::Later;
-use crate::stream::Bell;
-use crate::stream::Content;
-use crate::stream::Edge;
-use crate::stream::Notice;
-use crate::stream::Polled;
-use crate::stream::Queue;
-use crate::stream::Reader;
-use crate::stream::Start;
-use crate::stream::Trouble;
+use crate::stream::{Bell, Content, Edge, Notice, Polled, Queue, Reader, Start, Trouble};
 
 /// One record, but for its offset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

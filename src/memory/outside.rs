@@ -1,18 +1,14 @@
 //! The place where listeners run, for tests: at once, or after a time.
 
 use std::any::Any;
-use std::panic::AssertUnwindSafe;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
-use crate::listener::Outside;
-use crate::listener::Ran;
+use crate::listener::{Outside, Ran};
 use crate::registry::Later;
 
 /// Runs a listener's calls within the test's own task, or after a time on tokio's clock. A clone is the same place.

@@ -7,28 +7,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::ensemble::Answer;
-use super::ensemble::Ensemble;
-use super::faults::Fate;
-use super::faults::Kind;
-use super::faults::Latency;
-use super::faults::Request;
-use super::tree::Write;
-use super::tree::check_path;
-use super::tree::parent;
-use crate::error::Error;
-use crate::error::ErrorKind;
-use crate::registry::Connection;
-use crate::registry::Dialect;
-use crate::registry::Fault;
-use crate::registry::Fired;
-use crate::registry::Later;
-use crate::registry::MultiFault;
-use crate::registry::Op;
-use crate::registry::Registry;
-use crate::registry::Reply;
-use crate::registry::Stat;
-use crate::registry::Watch;
+use super::ensemble::{Answer, Ensemble};
+use super::faults::{Fate, Kind, Latency, Request};
+use super::tree::{Write, check_path, parent};
+use crate::error::{Error, ErrorKind};
+use crate::registry::{
+    Connection, Dialect, Fault, Fired, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
+};
 
 /// What a server takes in one request, in bytes.
 const LIMIT: usize = 1024 * 1024;

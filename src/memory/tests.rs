@@ -1,7 +1,6 @@
 //! One test for each line of what the ensemble models.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -9,12 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::*;
-use crate::registry::Connection;
-use crate::registry::Dialect;
-use crate::registry::Fault;
-use crate::registry::Fired;
-use crate::registry::Op;
-use crate::registry::Registry;
+use crate::registry::{Connection, Dialect, Fault, Fired, Op, Registry};
 
 type Session = Arc<dyn Connection>;
 
@@ -164,13 +158,19 @@ async fn an_answer_never_comes_within_the_same_turn() {
 async fn latency_keeps_the_order_of_one_connection() {
     let e = MemoryRegistry::new().with_latency(Latency::between(ms(0), ms(50), 42));
     let a = open(&e).await;
-    let creates = (0..50).map(|n| a.create(if n % 2 == 0 { "/a" } else { "/b" }, b"", false));
-    let outcomes = join_all(creates).await;
-    assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 2);
-    let (_, stat) = e.read("/a").unwrap();
-    let (_, other) = e.read("/b").unwrap();
-    assert!(stat.czxid < other.czxid);
-    assert!(stat.ctime <= other.ctime);
+    let paths: Vec<String> = (10..60).map(|n| format!("/{n}")).collect();
+    let calls = paths.iter().map(|path| {
+        let call = a.create(path, b"", false);
+        async move {
+            call.await.unwrap();
+            Instant::now()
+        }
+    });
+    let answered = join_all(calls).await;
+    let log = e.log_since(1);
+    assert!(log.iter().map(|w| &w.path).eq(&paths));
+    assert!(answered.is_sorted());
+    assert!(answered[0] < answered[49]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -322,6 +322,23 @@ async fn a_dead_process_is_noticed_at_the_timeout_though_nobody_touches_anything
     assert_eq!(zero.elapsed(), ms(6300));
     assert!(e.read("/o").is_none());
     assert_eq!(e.log().last().unwrap().act, Act::Delete);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_that_is_due_before_another_wakes_who_waits() {
+    let e = MemoryRegistry::new();
+    let long = open(&e.clone().with_session_timeout(secs(10))).await;
+    let short = open(&e.clone().with_session_timeout(secs(1))).await;
+    let other = open(&e).await;
+    short.create("/o", b"", true).await.unwrap();
+    let (_, watch) = other.stat_and_watch("/o").await.unwrap();
+    let zero = Instant::now();
+    e.kill(long.session_id());
+    let waiting = tokio::spawn(watch);
+    settle().await;
+    e.kill(short.session_id());
+    waiting.await.unwrap();
+    assert_eq!(zero.elapsed(), ms(1500));
 }
 
 #[tokio::test(start_paused = true)]
@@ -576,6 +593,22 @@ async fn without_a_quorum_nobody_ends_and_all_have_their_time_anew() {
     tokio::time::sleep(ms(700)).await;
     assert_eq!(e.list("/"), ["a"]);
     assert!(e.session(a.session_id()).unwrap().is_open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_spares_the_dead_for_a_whole_timeout() {
+    let e = MemoryRegistry::new();
+    let dead = open(&e).await;
+    dead.create("/dead", b"", true).await.unwrap();
+    e.kill(dead.session_id());
+    tokio::time::sleep(secs(3)).await;
+    e.halt();
+    tokio::time::sleep(secs(1)).await;
+    e.resume();
+    tokio::time::sleep(ms(6400)).await;
+    assert_eq!(e.list("/"), ["dead"]);
+    tokio::time::sleep(ms(200)).await;
+    assert!(e.list("/").is_empty());
 }
 
 // ---- faults ----

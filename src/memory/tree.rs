@@ -1,13 +1,9 @@
 //! The znodes, and what a transaction does to them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::printable;
-use crate::registry::Fault;
-use crate::registry::MultiFault;
-use crate::registry::Op;
-use crate::registry::Stat;
+use crate::registry::{Fault, MultiFault, Op, Stat};
 
 /// What one step of a transaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

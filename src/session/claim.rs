@@ -1,6 +1,6 @@
 //! Claiming partitions: the owner node, its stamp and the offset behind it, all in one transaction where the server can.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 
@@ -360,6 +360,23 @@ impl Session {
         }
     }
 
+    /// Deletes those of these owner nodes that are of this session.
+    pub async fn discard(&self, partitions: &BTreeSet<TopicPartition>) -> Result<(), Trouble> {
+        for partition in partitions {
+            let path = paths::owner(self.group(), partition);
+            let stat = match self.connection.stat(&path).await {
+                Ok(Some(stat)) if self.is_mine(&stat) => stat,
+                Ok(_) => continue,
+                Err(fault) => return Err(trouble("reading", &path, fault)),
+            };
+            match self.connection.delete(&path, Some(stat.version)).await {
+                Ok(()) | Err(Fault::NoNode | Fault::BadVersion) => {}
+                Err(fault) => return Err(trouble("deleting", &path, fault)),
+            }
+        }
+        Ok(())
+    }
+
     /// Nobody knows whether the transaction was carried out; the owner node does.
     async fn after_unknown(&self, attempt: Attempt) -> Result<Next, Trouble> {
         self.inspect_owner(attempt).await
@@ -379,7 +396,11 @@ impl Session {
             let answer = self.connection.data(&offset_path).await;
             (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
                 .map_err(|fault| trouble("reading", &offset_path, fault))?;
-            return Ok(Next::Settled(Claim::Ours(claimed(attempt, &stat))));
+            return Ok(Next::Settled(Claim::Ours(Claimed {
+                stream: attempt.want.stream,
+                token: stat.czxid,
+                stored: attempt.stored,
+            })));
         }
         if self.is_mine(&stat) || self.is_left_behind(&stat) {
             return match self.connection.delete(&path, Some(stat.version)).await {
@@ -403,10 +424,9 @@ fn warn_of_foreign_stamp(attempt: &Attempt, stat: &Stat) {
 fn claimed(attempt: Attempt, stat: &Stat) -> Claimed {
     let confirmed =
         attempt.stored.version.is_some() && !matches!(attempt.stored.found, Found::Outdated(_));
-    let is_own_read = stat.version > 1;
     let mut stored = attempt.stored;
     // The confirmation raised the version by one.
-    if confirmed && !is_own_read {
+    if confirmed {
         stored.version = stored.version.map(|version| version + 1);
     }
     Claimed {

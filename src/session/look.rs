@@ -433,17 +433,14 @@ impl Lookout {
         Ok(found)
     }
 
-    /// Watches the offset node of a partition that is held back until somebody repairs it.
-    pub async fn watch_offset(&mut self, at: &TopicPartition) -> Result<(), Trouble> {
+    /// Watches the offset node of a partition that is held back until somebody repairs it. Answers its version.
+    pub async fn watch_offset(&mut self, at: &TopicPartition) -> Result<Option<i32>, Trouble> {
         let watched = Watched::Offset(at.clone());
-        if self.is_armed(&watched) {
-            return Ok(());
-        }
         let path = paths::offset(self.session.group(), at);
         match self.session.connection.stat_and_watch(&path).await {
-            Ok((_, watch)) => {
+            Ok((stat, watch)) => {
                 self.arm(watched, watch);
-                Ok(())
+                Ok(stat.map(|stat| stat.version))
             }
             Err(fault) => Err(trouble("watching", &path, fault)),
         }

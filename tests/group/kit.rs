@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel::clock::TokioClock;
+use evenkeel::event::LostCause;
 use evenkeel::id::IdContext;
+use evenkeel::listener::RebalanceListener;
+use evenkeel::registry::{Connection, Dialect, Registry};
 use evenkeel::stream::{Reader, ReaderSource};
-use evenkeel::testing::{Inline, MemoryLog, MemoryRegistry, Record};
+use evenkeel::testing::{Inline, Latency, MemoryLog, MemoryRegistry, Record, Write};
 use evenkeel::wire::{Broker, encode_topic};
 use evenkeel::{
     Builder, Config, ConsumerConnector, Error, Event, Events, GroupName, Message, MessageStream,
-    Topic, TopicPartition,
+    StreamId, Topic, TopicPartition,
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -36,7 +39,7 @@ impl ReaderSource for Source {
         false
     }
 
-    fn open(&self, _: &[Broker]) -> Result<Arc<dyn Reader>, Error> {
+    fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
         Ok(self.0.reader())
     }
 }
@@ -63,6 +66,16 @@ impl Kit {
         Self::on(MemoryRegistry::new().with_tick(Duration::from_millis(500)))
     }
 
+    /// With requests that take their time; equal seeds give equal runs.
+    pub fn slow(low: u64, high: u64, seed: u64) -> Self {
+        let (low, high) = (Duration::from_millis(low), Duration::from_millis(high));
+        Self::on(
+            MemoryRegistry::new()
+                .with_tick(Duration::from_millis(500))
+                .with_latency(Latency::between(low, high, seed)),
+        )
+    }
+
     pub fn on(registry: MemoryRegistry) -> Self {
         registry.put(
             "/brokers/ids/0",
@@ -84,12 +97,29 @@ impl Kit {
         );
     }
 
+    /// The topic gets more partitions.
+    pub fn grow(&self, name: &str, partitions: i32) {
+        self.create(name, partitions);
+    }
+
+    /// The topic goes, with its messages.
+    pub fn delete(&self, name: &str) {
+        self.log.delete(&topic(name));
+        self.registry.delete(&format!("/brokers/topics/{name}"));
+    }
+
+    /// One more message on one partition.
+    pub fn send_to(&mut self, name: &str, partition: i32) -> i64 {
+        let at = at(name, partition);
+        let offset = self.log.append(&at, Record::new(format!("{at}"))).unwrap();
+        self.sent.insert((at, offset));
+        offset
+    }
+
     /// One more message on every partition of a topic.
     pub fn send(&mut self, name: &str, partitions: i32) {
         for partition in 0..partitions {
-            let at = at(name, partition);
-            let offset = self.log.append(&at, Record::new(format!("{at}"))).unwrap();
-            self.sent.insert((at, offset));
+            self.send_to(name, partition);
         }
     }
 
@@ -166,6 +196,39 @@ impl Kit {
             .text(&format!("/consumers/{GROUP}/offsets/{name}/{partition}"))
     }
 
+    pub fn owner_path(name: &str, partition: i32) -> String {
+        format!("/consumers/{GROUP}/owners/{name}/{partition}")
+    }
+
+    pub fn offset_path(name: &str, partition: i32) -> String {
+        format!("/consumers/{GROUP}/offsets/{name}/{partition}")
+    }
+
+    pub fn id_path(id: &str) -> String {
+        format!("/consumers/{GROUP}/ids/{id}")
+    }
+
+    /// The session of an owner node; 0 for a lasting one, none if it is not there.
+    pub fn owner_session(&self, name: &str, partition: i32) -> Option<i64> {
+        let (_, stat) = self.registry.read(&Self::owner_path(name, partition))?;
+        Some(stat.ephemeral_owner)
+    }
+
+    /// Writes below a path since a transaction.
+    pub fn writes_below(&self, path: &str, since: i64) -> Vec<Write> {
+        let log = self.registry.log_since(since).into_iter();
+        log.filter(|write| {
+            write.path.starts_with(path) && write.act != evenkeel::testing::Act::Check
+        })
+        .collect()
+    }
+
+    /// A session that is not one of our members': a scripted one.
+    pub async fn stranger(&self) -> Stranger {
+        let registry = self.registry.clone().with_session_timeout(T);
+        Stranger(registry.open(Dialect::V3_5).await.unwrap())
+    }
+
     pub fn members(&self) -> Vec<String> {
         self.registry.list(&format!("/consumers/{GROUP}/ids"))
     }
@@ -214,6 +277,123 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
+/// Who owns what by the old range rule, counted here on its own: streams in the order of their texts, partitions in that
+/// of their numbers, the first streams one more each.
+pub fn range(streams: &[String], partitions: i32) -> BTreeMap<i32, String> {
+    let mut streams = streams.to_vec();
+    streams.sort();
+    let count = streams.len() as i32;
+    let (each, more) = (partitions / count, partitions % count);
+    let mut owners = BTreeMap::new();
+    let mut next = 0;
+    for (place, stream) in streams.into_iter().enumerate() {
+        let share = each + i32::from((place as i32) < more);
+        for _ in 0..share {
+            owners.insert(next, stream.clone());
+            next += 1;
+        }
+    }
+    owners
+}
+
+/// What the range rule says of members with one stream each.
+pub fn range_of(members: &[&Member], partitions: i32) -> BTreeMap<i32, String> {
+    let streams: Vec<String> = members.iter().map(|m| format!("{}-0", m.name)).collect();
+    range(&streams, partitions)
+}
+
+/// A session of somebody else's.
+pub struct Stranger(pub Arc<dyn Connection>);
+
+impl Stranger {
+    pub fn id(&self) -> i64 {
+        self.0.session_id()
+    }
+
+    async fn parents(&self, path: &str) {
+        let mut at = 1;
+        while let Some(next) = path[at..].find('/') {
+            at += next;
+            let _ = self.0.create(&path[..at], b"", false).await;
+            at += 1;
+        }
+    }
+
+    pub async fn make(&self, path: &str, data: &str) {
+        self.parents(path).await;
+        self.0.create(path, data.as_bytes(), true).await.unwrap();
+    }
+
+    pub async fn own(&self, name: &str, partition: i32, text: &str) {
+        self.make(&Kit::owner_path(name, partition), text).await;
+    }
+
+    /// Registers as a JVM does: with this text, at version 0.
+    pub async fn register(&self, id: &str, data: &str) {
+        self.make(&Kit::id_path(id), data).await;
+    }
+
+    /// Registers for one topic as a JVM does.
+    pub async fn register_for(&self, id: &str, name: &str, streams: u32) {
+        let data = format!(
+            r#"{{"version":1,"subscription":{{"{name}":{streams}}},"pattern":"static","timestamp":"1441234567890"}}"#
+        );
+        self.register(id, &data).await;
+    }
+
+    pub async fn delete(&self, path: &str) {
+        self.0.delete(path, None).await.unwrap();
+    }
+
+    pub async fn close(self) {
+        self.0.close().await;
+    }
+}
+
+/// Writes down what a listener is told, and may do something in it.
+#[derive(Default, Clone)]
+pub struct Diary {
+    pub calls: Arc<Mutex<Vec<Call>>>,
+    pub on_release: Arc<Mutex<Option<Deed>>>,
+}
+
+/// Which call it was, and the partitions it was about.
+pub type Call = (&'static str, Vec<String>);
+
+pub type Deed = Box<dyn FnMut(&BTreeSet<TopicPartition>) + Send>;
+
+impl Diary {
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.calls().into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn note<'a>(&self, what: &'static str, of: impl Iterator<Item = &'a TopicPartition>) {
+        let of = of.map(ToString::to_string).collect();
+        self.calls.lock().unwrap().push((what, of));
+    }
+}
+
+impl RebalanceListener for Diary {
+    fn before_release(&self, partitions: &BTreeSet<TopicPartition>) {
+        self.note("before_release", partitions.iter());
+        if let Some(deed) = self.on_release.lock().unwrap().as_mut() {
+            deed(partitions);
+        }
+    }
+
+    fn after_claim(&self, partitions: &BTreeMap<TopicPartition, StreamId>) {
+        self.note("after_claim", partitions.keys());
+    }
+
+    fn on_lost(&self, partitions: &BTreeSet<TopicPartition>, _: LostCause) {
+        self.note("on_lost", partitions.iter());
+    }
+}
+
 impl Member {
     pub fn connector(&self) -> &ConsumerConnector {
         self.connector.as_ref().expect("it has not left")
@@ -252,6 +432,12 @@ impl Member {
             reader.await.unwrap();
         }
         farewell
+    }
+
+    /// Drops the handle; the member's task goes on as it will.
+    pub fn drop_handle(mut self) -> JoinHandle<()> {
+        drop(self.connector.take());
+        self.coordinator
     }
 
     /// The process dies: nothing of it runs any more, its session lingers.

@@ -2,4 +2,13 @@
 
 mod kit;
 
+mod claims;
+mod input;
+mod leaving;
 mod life;
+mod listening;
+mod lost_replies;
+mod offsets;
+mod peers;
+mod reading;
+mod storms;

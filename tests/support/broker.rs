@@ -68,6 +68,7 @@ pub struct Broker {
     jars: Jars,
     folder: PathBuf,
     ports: Ports,
+    id: i32,
     process: Process,
     client: BaseProducer,
 }
@@ -109,6 +110,7 @@ impl Broker {
                 jars: jars.clone(),
                 folder,
                 ports,
+                id: ports.broker.into(),
                 process,
                 client,
             };
@@ -131,7 +133,7 @@ impl Broker {
 
     /// Its id, under `/brokers/ids` where there is a ZooKeeper.
     pub fn id(&self) -> i32 {
-        self.ports.broker.into()
+        self.id
     }
 
     /// Its ZooKeeper with the chroot, as `zookeeper.connect` wants it.
@@ -298,6 +300,23 @@ impl Broker {
             }
         }
         panic!("broker {} did not come back; {}", self.version, self.tail());
+    }
+
+    /// Stops it in order and starts it again on another port, with the same id and the same data.
+    pub fn move_elsewhere(&mut self) {
+        self.stop();
+        self.ports.broker = process::free_port();
+        let id = self.id;
+        self.options.lines.push(format!("broker.id={id}"));
+        write_config(
+            &self.version,
+            &self.folder,
+            self.ports,
+            &self.zookeeper,
+            &self.options,
+        );
+        self.client = self.client_config().create().expect("a client");
+        self.restart();
     }
 
     /// Whether the admin requests reach: adding partitions came with 1.0.

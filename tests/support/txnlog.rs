@@ -220,7 +220,8 @@ fn change(kind: i32, fields: &mut Fields<'_>) -> Option<Option<Change>> {
             let (path, data) = (fields.text()?, fields.buffer()?);
             for _ in 0..fields.int()? {
                 fields.int()?;
-                (fields.text()?, fields.text()?);
+                fields.text()?;
+                fields.text()?;
             }
             let is_ephemeral = matches!(kind, 1 | 15) && fields.byte()? != 0;
             Change::Created {

@@ -1,0 +1,258 @@
+//! Claiming what should be ours, and watching what others still hold of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::coordinator::begin::{Beginning, From};
+use crate::coordinator::serving::{Blocked, Held, HeldState, Serving};
+use crate::event::{Event, Holder};
+use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
+use crate::rebalance::Plan;
+use crate::session::{Claim, Claimed, Trouble, Want, holder};
+use crate::stream::Ownership;
+
+impl Serving<'_> {
+    pub(super) async fn claim(&mut self, plan: &Plan) -> Result<(), Trouble> {
+        self.has_claims_open = false;
+        if self.reader.is_none() || self.leave_until.is_some() {
+            return Ok(());
+        }
+        let candidates: BTreeMap<TopicPartition, StreamId> = plan
+            .claim
+            .iter()
+            .filter(|(partition, _)| {
+                !self.held.contains_key(*partition) && !self.is_leaving_us(partition)
+            })
+            .filter(|(partition, _)| {
+                self.blocked
+                    .get(*partition)
+                    .is_none_or(|blocked| self.is_due(blocked))
+            })
+            .map(|(partition, stream)| (partition.clone(), stream.clone()))
+            .collect();
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let unknown: BTreeSet<TopicPartition> = candidates
+            .keys()
+            .filter(|partition| !self.blocked.contains_key(*partition))
+            .cloned()
+            .collect();
+        let taken = self.find_taken(unknown).await?;
+        let wants: Vec<Want> = candidates
+            .into_iter()
+            .filter(|(partition, _)| !taken.contains(partition))
+            .map(|(partition, stream)| {
+                let topic_created = self.lookout.topic_created(&partition.topic).unwrap_or(0);
+                Want {
+                    partition,
+                    stream,
+                    topic_created,
+                }
+            })
+            .collect();
+        if wants.is_empty() {
+            return Ok(());
+        }
+        self.limbo
+            .extend(wants.iter().map(|want| want.partition.clone()));
+        let claims = self.session.claim(wants).await?;
+        for (partition, claim) in &claims {
+            if !matches!(claim, Claim::Unsettled) {
+                self.limbo.remove(partition);
+            }
+        }
+        self.take(claims).await
+    }
+
+    /// Owner nodes that an unsettled claim may have made and that are not to be ours any more (A6).
+    pub(super) async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
+        let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
+        let strays: BTreeSet<TopicPartition> =
+            self.limbo.iter().filter(|p| is_stray(p)).cloned().collect();
+        if strays.is_empty() {
+            return Ok(());
+        }
+        self.session.discard(&strays).await?;
+        self.limbo.retain(|partition| !strays.contains(partition));
+        Ok(())
+    }
+
+    /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
+    /// last commit may still be under way to another store: `takeover.delay.ms` is waited.
+    pub(super) fn due(&self, blocked: &Blocked) -> Option<Instant> {
+        let is_gone = blocked
+            .holder
+            .member
+            .as_ref()
+            .is_none_or(|member| !self.view.members.contains_key(member));
+        let delay = if is_gone {
+            self.core.parts.config.takeover_delay
+        } else {
+            Duration::ZERO
+        };
+        blocked.freed.map(|freed| freed + delay)
+    }
+
+    pub(super) fn is_due(&self, blocked: &Blocked) -> bool {
+        self.due(blocked).is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Which of these have an owner already; they are watched from now on.
+    pub(super) async fn find_taken(
+        &mut self,
+        partitions: BTreeSet<TopicPartition>,
+    ) -> Result<BTreeSet<TopicPartition>, Trouble> {
+        let topics: BTreeSet<Topic> = partitions
+            .iter()
+            .map(|partition| partition.topic.clone())
+            .collect();
+        if topics.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let owned = self.lookout.owned(&topics).await?;
+        let owned: BTreeSet<TopicPartition> = owned.intersection(&partitions).cloned().collect();
+        self.block(&owned).await
+    }
+
+    /// Watches owner nodes of others; answers with those that are still there.
+    pub(super) async fn block(
+        &mut self,
+        partitions: &BTreeSet<TopicPartition>,
+    ) -> Result<BTreeSet<TopicPartition>, Trouble> {
+        let mut taken = BTreeSet::new();
+        for (partition, node) in self.lookout.watch_owners(partitions).await? {
+            let Some(node) = node else { continue };
+            if self.session.may_take_over(&node.stat) {
+                continue;
+            }
+            let holder = self.known_holder(holder(node.text, &node.stat));
+            let since = self
+                .blocked
+                .get(&partition)
+                .map_or_else(Instant::now, |blocked| blocked.since);
+            let is_told = self
+                .blocked
+                .get(&partition)
+                .is_some_and(|blocked| blocked.is_told && blocked.holder == holder);
+            let blocked = Blocked {
+                holder,
+                since,
+                freed: None,
+                is_told,
+                is_stuck: false,
+            };
+            self.blocked.insert(partition.clone(), blocked);
+            taken.insert(partition);
+        }
+        Ok(taken)
+    }
+
+    /// Names the member whose owner text it is. It is matched whole, never taken apart (ruling 3).
+    pub(super) fn known_holder(&self, mut holder: Holder) -> Holder {
+        let is_its = |id: &ConsumerId| {
+            let rest = holder.text.strip_prefix(id.as_str());
+            rest.is_some_and(|rest| {
+                rest.is_empty()
+                    || rest
+                        .strip_prefix('-')
+                        .is_some_and(|n| n.parse::<u32>().is_ok())
+            })
+        };
+        let longest = self
+            .view
+            .members
+            .keys()
+            .filter(|id| is_its(id))
+            .max_by_key(|id| id.as_str().len());
+        holder.member = longest.cloned();
+        holder
+    }
+
+    pub(super) async fn take(
+        &mut self,
+        claims: BTreeMap<TopicPartition, Claim>,
+    ) -> Result<(), Trouble> {
+        let mut begin = Vec::new();
+        let mut ours = BTreeMap::new();
+        let mut refused = BTreeSet::new();
+        for (partition, claim) in claims {
+            match claim {
+                Claim::Ours(claimed) => {
+                    ours.insert(partition.clone(), claimed.stream.clone());
+                    begin.push(self.hold(partition, claimed));
+                }
+                Claim::HeldByAnother => {
+                    refused.insert(partition);
+                }
+                Claim::Unsettled => self.has_claims_open = true,
+            }
+        }
+        self.note_holding();
+        self.begin(begin);
+        if !ours.is_empty() {
+            let told = ours.clone();
+            let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
+            self.works.extend(listened);
+        }
+        let taken = self.block(&refused).await?;
+        // Freed between the refusal and the read: claimed with the next look, which is at once.
+        self.has_claims_open |= refused.len() > taken.len();
+        self.verify(&ours.into_keys().collect()).await
+    }
+
+    pub(super) fn hold(&mut self, partition: TopicPartition, claimed: Claimed) -> Beginning {
+        self.blocked.remove(&partition);
+        let Claimed {
+            stream,
+            token,
+            stored,
+        } = claimed;
+        let core = self
+            .core
+            .parts
+            .streams
+            .get(&partition.topic)
+            .and_then(|list| list.get(stream.number() as usize));
+        let core = core
+            .expect("only streams of our own subscription are assigned to us")
+            .clone();
+        let ownership = Arc::new(Ownership::new(
+            partition.clone(),
+            token,
+            self.session.lease.clone(),
+            core,
+        ));
+        let is_new = self
+            .core
+            .known
+            .get(&partition.topic)
+            .is_some_and(|known| !known.contains(&partition.partition));
+        self.tell(Event::Claimed {
+            partition: partition.clone(),
+            stream: stream.clone(),
+            token,
+        });
+        let held = Held {
+            ownership: ownership.clone(),
+            stream,
+            version: stored.version,
+            committed: None,
+            state: HeldState::Beginning,
+            ahead: None,
+            retries: 0,
+            is_new,
+            topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
+            remade: None,
+        };
+        self.held.insert(partition, held);
+        Beginning {
+            ownership,
+            from: From::Stored(stored),
+            is_new,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Reading of what is ours: where it begins, and what when it stops.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
+use crate::coordinator::serving::{Done, FIRST_RETRY, Held, HeldState, LAST_RETRY, Serving};
+use crate::event::{Event, LostCause, ResetCause};
+use crate::group::TopicPartition;
+use crate::session::{Trouble, Watched};
+use crate::stream::{Ownership, Trouble as ReadTrouble};
+
+impl Serving<'_> {
+    pub(super) fn begin(&mut self, list: Vec<Beginning>) {
+        let Some(reader) = self.reader.clone() else {
+            return;
+        };
+        if list.is_empty() {
+            return;
+        }
+        let partitions: Vec<TopicPartition> =
+            list.iter().map(|b| b.ownership.partition.clone()).collect();
+        self.beginning.extend(partitions.iter().cloned());
+        let beginner = Beginner {
+            session: self.session.clone(),
+            clock: self.core.parts.common.clock.clone(),
+            reader,
+            policy: self.core.parts.config.auto_offset_reset,
+            malformed: self.core.parts.config.malformed_offset,
+        };
+        self.works.push(Box::pin(async move {
+            let (begun, events) = beginner.begin(list).await;
+            Done::Begun(partitions, begun, events)
+        }));
+    }
+
+    pub(super) fn begin_again(&mut self) {
+        if self.reader.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let mut list = Vec::new();
+        for held in self.held.values_mut() {
+            if let HeldState::Later { at, from } = &held.state
+                && *at <= now
+            {
+                let from = from.clone();
+                held.state = HeldState::Beginning;
+                list.push(Beginning {
+                    ownership: held.ownership.clone(),
+                    from,
+                    is_new: held.is_new,
+                });
+            }
+        }
+        self.begin(list);
+    }
+
+    pub(super) async fn on_begun(
+        &mut self,
+        ownership: Arc<Ownership>,
+        begun: Begun,
+    ) -> Result<(), Trouble> {
+        let partition = ownership.partition.clone();
+        let is_current = self
+            .held
+            .get(&partition)
+            .is_some_and(|held| held.ownership.token == ownership.token);
+        if !is_current {
+            // It may have begun to read after it was fenced; nobody would stop it otherwise.
+            if matches!(begun, Begun::Reading { .. })
+                && let Some(reader) = &self.reader
+                && !self.held.contains_key(&partition)
+            {
+                reader.stop(std::slice::from_ref(&partition));
+            }
+            if let (
+                Some((farewell, _)),
+                Begun::Reading {
+                    version, committed, ..
+                },
+            ) = (self.deferred.get_mut(&partition), &begun)
+            {
+                farewell.version = *version;
+                farewell.committed = *committed;
+            }
+            return Ok(());
+        }
+        let held = self.held.get_mut(&partition).expect("it was just found");
+        if let Some(from) = held.remade.take() {
+            held.state = HeldState::Later {
+                at: Instant::now(),
+                from: with_version(from, &begun),
+            };
+            return Ok(());
+        }
+        match begun {
+            Begun::Reading {
+                offset,
+                version,
+                committed,
+                queue,
+            } => {
+                held.version = version;
+                held.committed = committed.or(held.committed);
+                held.retries = 0;
+                held.state = HeldState::Reading;
+                let resumes = ownership.read_position() == Some(offset);
+                if !resumes {
+                    ownership.start(offset);
+                }
+                ownership.stream.add(ownership.clone(), queue);
+                self.tell(Event::Started { partition, offset });
+            }
+            Begun::HeldBack { reason, version } => {
+                held.version = version;
+                held.state = HeldState::HeldBack { reason };
+                // It may have been repaired between the read and the watch (W1).
+                if self.lookout.watch_offset(&partition).await? != version {
+                    self.fired.insert(Watched::Offset(partition));
+                    self.retry_at = Some(Instant::now());
+                }
+            }
+            Begun::Failed { from, reason } => {
+                let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
+                held.retries += 1;
+                let is_first = held.retries == 1;
+                held.state = HeldState::Later {
+                    at: Instant::now() + pause.min(LAST_RETRY),
+                    from,
+                };
+                if is_first {
+                    self.tell(Event::ReadFailed {
+                        partition: Some(partition),
+                        reason,
+                    });
+                }
+            }
+            Begun::NotOurs => {
+                self.lose(&BTreeSet::from([partition]), LostCause::OwnerNodeGone);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_trouble(&mut self, ownership: &Arc<Ownership>, trouble: ReadTrouble) {
+        let partition = ownership.partition.clone();
+        let Some(held) = self.held.get_mut(&partition) else {
+            return;
+        };
+        if held.ownership.token != ownership.token || !matches!(held.state, HeldState::Reading) {
+            return;
+        }
+        match trouble {
+            ReadTrouble::OutOfRange => {
+                let before = ownership.read_position();
+                let from = From::Reset {
+                    cause: ResetCause::OutOfRange,
+                    before,
+                    version: held.version,
+                };
+                held.state = HeldState::Later {
+                    at: Instant::now(),
+                    from,
+                };
+            }
+            ReadTrouble::Failed(reason) => {
+                let Some(from) = resume(held) else { return };
+                let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
+                held.retries += 1;
+                held.state = HeldState::Later {
+                    at: Instant::now() + pause.min(LAST_RETRY),
+                    from,
+                };
+                self.tell(Event::ReadFailed {
+                    partition: Some(partition),
+                    reason,
+                });
+            }
+        }
+    }
+}
+
+/// The offset node's version may have moved while the beginning that is now void was under way.
+pub(super) fn with_version(from: From, begun: &Begun) -> From {
+    match (from, begun) {
+        (
+            From::Reset { cause, before, .. },
+            Begun::Reading { version, .. } | Begun::HeldBack { version, .. },
+        ) => From::Reset {
+            cause,
+            before,
+            version: *version,
+        },
+        (from, _) => from,
+    }
+}
+
+/// From where to read on after trouble: behind what was handed out.
+pub(super) fn resume(held: &Held) -> Option<From> {
+    let offset = held.ownership.read_position()?;
+    Some(From::Offset {
+        offset,
+        version: held.version,
+        committed: held.committed.or(Some(offset)),
+    })
+}

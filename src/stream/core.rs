@@ -1,0 +1,217 @@
+//! The coordinator's end of a stream: its partitions, polled in turn, each message checked before it is handed out.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::ack::Freed;
+use crate::group::{Topic, TopicPartition};
+use crate::lease::LeaseGuard;
+
+use crate::stream::message::Message;
+use crate::stream::ownership::{Bell, Bounds, Common, Ownership, lock};
+use crate::stream::reader::{Content, Polled, Queue, Trouble};
+
+/// After so many messages of one partition a stream turns to its next.
+const BURST: u32 = 500;
+
+/// One partition that a stream reads.
+struct Active {
+    ownership: Arc<Ownership>,
+    queue: Box<dyn Queue>,
+    /// Taken from the queue and not handed out, since the lease had lapsed.
+    stash: Option<Box<dyn Content>>,
+}
+
+#[derive(Default)]
+struct Actives {
+    list: Vec<Active>,
+    cursor: usize,
+    burst: u32,
+}
+
+/// The coordinator's end of a stream.
+pub(crate) struct StreamCore {
+    pub topic: Topic,
+    pub number: u32,
+    pub bell: Bell,
+    pub(super) common: Arc<Common>,
+    bounds: Bounds,
+    actives: Mutex<Actives>,
+    is_closed: AtomicBool,
+    is_stalled: AtomicBool,
+    undone: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+pub(super) enum Step {
+    Message(Message),
+    Wait,
+    Ended,
+}
+
+impl StreamCore {
+    pub fn new(topic: Topic, number: u32, common: Arc<Common>, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            topic,
+            number,
+            bell: Bell::default(),
+            common,
+            bounds,
+            actives: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            is_stalled: AtomicBool::new(false),
+            undone: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Adds a partition that was started; an earlier queue of it is dropped.
+    pub fn add(&self, ownership: Arc<Ownership>, queue: Box<dyn Queue>) {
+        if ownership.is_fenced() {
+            return;
+        }
+        let mut actives = lock(&self.actives);
+        actives
+            .list
+            .retain(|active| active.ownership.partition != ownership.partition);
+        actives.list.push(Active {
+            ownership,
+            queue,
+            stash: None,
+        });
+        drop(actives);
+        self.bell.ring();
+    }
+
+    pub(super) fn remove(&self, partition: &TopicPartition, token: i64) {
+        let mut actives = lock(&self.actives);
+        let is_it = |active: &Active| {
+            active.ownership.token == token && active.ownership.partition == *partition
+        };
+        let gone: Vec<Active> = actives
+            .list
+            .extract_if(.., |active| is_it(active))
+            .collect();
+        drop(actives);
+        // Dropping a queue calls into the client's library; not under the lock.
+        drop(gone);
+    }
+
+    /// The stream ends: `recv` answers none.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Delivery waits until something is acknowledged.
+    pub fn is_at_bound(&self) -> bool {
+        self.undone.load(Ordering::SeqCst) >= self.bounds.messages
+            || self.bytes.load(Ordering::SeqCst) >= self.bounds.bytes
+    }
+
+    /// The lease was renewed: wakes the reader if it waits for that.
+    pub fn lease_renewed(&self) {
+        if self.is_stalled.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+
+    pub(super) fn note(&self, bytes: usize) {
+        self.undone.fetch_add(1, Ordering::SeqCst);
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    pub(super) fn forget(&self, freed: Freed) {
+        if freed.messages == 0 {
+            return;
+        }
+        let was_at_bound = self.is_at_bound();
+        self.undone.fetch_sub(freed.messages, Ordering::SeqCst);
+        self.bytes.fetch_sub(freed.bytes, Ordering::SeqCst);
+        if was_at_bound {
+            self.bell.ring();
+        }
+    }
+
+    pub(super) fn step(&self) -> Step {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Step::Ended;
+        }
+        if self.is_at_bound() {
+            return Step::Wait;
+        }
+        let mut actives = lock(&self.actives);
+        let mut empty = 0;
+        while empty < actives.list.len() {
+            if actives.burst >= BURST || actives.cursor >= actives.list.len() {
+                actives.turn();
+            }
+            let cursor = actives.cursor;
+            match self.take(&mut actives.list[cursor]) {
+                Taken::Message(message) => {
+                    actives.burst += 1;
+                    return Step::Message(message);
+                }
+                Taken::Refused => actives.burst += 1,
+                Taken::Lapsed => return Step::Wait,
+                Taken::Nothing => {
+                    empty += 1;
+                    actives.turn();
+                }
+                Taken::Trouble(trouble) => {
+                    let active = actives.list.swap_remove(cursor);
+                    self.common.report(active.ownership, trouble);
+                }
+            }
+        }
+        Step::Wait
+    }
+
+    fn take(&self, active: &mut Active) -> Taken {
+        let content = match active.stash.take() {
+            Some(content) => content,
+            None => match active.queue.poll() {
+                Polled::Message(content) => content,
+                Polled::Empty => return Taken::Nothing,
+                Polled::Trouble(trouble) => return Taken::Trouble(trouble),
+            },
+        };
+        // The clock is read after the message was taken, immediately before it is handed out.
+        let now = self.common.clock.now();
+        if !active.ownership.lease.is_valid(now) && !self.is_renewed(&active.ownership.lease) {
+            active.stash = Some(content);
+            return Taken::Lapsed;
+        }
+        let bytes = content.key().map_or(0, <[u8]>::len) + content.payload().map_or(0, <[u8]>::len);
+        match active.ownership.hand_out(content.offset(), bytes, now) {
+            Some(token) => Taken::Message(Message::new(content, token)),
+            // Fenced, or below the position asked for (brokers send whole batches).
+            None => Taken::Refused,
+        }
+    }
+
+    /// Says that we wait for the lease, then looks once more: a renewal in between would not have seen us waiting.
+    fn is_renewed(&self, lease: &LeaseGuard) -> bool {
+        self.is_stalled.store(true, Ordering::SeqCst);
+        lease.is_valid(self.common.clock.now())
+    }
+}
+
+enum Taken {
+    Message(Message),
+    Refused,
+    Lapsed,
+    Nothing,
+    Trouble(Trouble),
+}
+
+impl Actives {
+    fn turn(&mut self) {
+        self.burst = 0;
+        self.cursor = if self.cursor + 1 < self.list.len() {
+            self.cursor + 1
+        } else {
+            0
+        };
+    }
+}

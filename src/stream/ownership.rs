@@ -1,0 +1,297 @@
+//! One ownership of one partition: what was handed out of it, and the fence.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::ack::{Freed, Ledger};
+use crate::clock::LeaseClock;
+use crate::group::TopicPartition;
+use crate::lease::{LeaseGuard, Moment};
+
+use crate::stream::core::StreamCore;
+use crate::stream::message::AckToken;
+use crate::stream::reader::Trouble;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic of the application's while it held a message must not take the member down.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes the one task that reads a stream. Rung while nobody waits, it is remembered once.
+#[derive(Clone, Default)]
+pub struct Bell(Arc<Notify>);
+
+impl Bell {
+    /// Rings it. Cheap, callable from any thread.
+    pub fn ring(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits for the next ring.
+    pub async fn rung(&self) {
+        self.0.notified().await;
+    }
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bell")
+    }
+}
+
+/// How much of a stream may be in somebody's hands without being done; beyond it delivery waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of keys and payloads.
+    pub bytes: usize,
+}
+
+/// What is common to all streams of a member.
+pub(crate) struct Common {
+    pub clock: Arc<dyn LeaseClock>,
+    troubles: Mutex<Vec<(Arc<Ownership>, Trouble)>>,
+    troubled: Notify,
+    late_acks: AtomicU64,
+}
+
+impl Common {
+    pub fn new(clock: Arc<dyn LeaseClock>) -> Self {
+        Self {
+            clock,
+            troubles: Mutex::default(),
+            troubled: Notify::new(),
+            late_acks: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until a stream met trouble, and takes what there is. Nothing is lost if the wait is dropped.
+    pub async fn troubles(&self) -> Vec<(Arc<Ownership>, Trouble)> {
+        loop {
+            let taken = std::mem::take(&mut *lock(&self.troubles));
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.troubled.notified().await;
+        }
+    }
+
+    /// A partition cannot be read on: somebody will have to begin it anew.
+    pub(super) fn report(&self, ownership: Arc<Ownership>, trouble: Trouble) {
+        lock(&self.troubles).push((ownership, trouble));
+        self.troubled.notify_one();
+    }
+
+    fn note_late_ack(&self) {
+        self.late_acks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many acknowledgements came for an ownership that had ended.
+    pub fn late_acks(&self) -> u64 {
+        self.late_acks.load(Ordering::Relaxed)
+    }
+}
+
+/// One ownership of one partition: from the claim until it is released or lost.
+///
+/// The coordinator and the stream both hold it. Handing a message out and fencing exclude each other, so that after
+/// [`fence`](Self::fence) returns, nothing more is handed out.
+pub(crate) struct Ownership {
+    pub partition: TopicPartition,
+    /// The transaction that created the owner node.
+    pub token: i64,
+    pub lease: Arc<LeaseGuard>,
+    pub stream: Arc<StreamCore>,
+    state: Mutex<State>,
+    idle: Notify,
+}
+
+struct State {
+    /// None until the start position is known.
+    ledger: Option<Ledger>,
+    is_fenced: bool,
+    is_over: bool,
+    /// Counts the beginnings: a message of an earlier one says nothing about the same offset of a later one.
+    beginning: u32,
+    /// Messages and detached tokens that may still be acknowledged.
+    in_hand: usize,
+}
+
+/// A few figures about one ownership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// What to commit; none until reading has begun.
+    pub position: Option<i64>,
+    /// Messages handed out and not committable.
+    pub undone: usize,
+    /// The oldest of them.
+    pub oldest: Option<(i64, Moment)>,
+}
+
+impl Ownership {
+    pub fn new(
+        partition: TopicPartition,
+        token: i64,
+        lease: Arc<LeaseGuard>,
+        stream: Arc<StreamCore>,
+    ) -> Self {
+        let state = State {
+            ledger: None,
+            is_fenced: false,
+            is_over: false,
+            beginning: 0,
+            in_hand: 0,
+        };
+        Self {
+            partition,
+            token,
+            lease,
+            stream,
+            state: Mutex::new(state),
+            idle: Notify::new(),
+        }
+    }
+
+    /// Reading begins, or begins anew, at this offset. What was handed out before stays in the ledger unless it begins anew
+    /// elsewhere; then it is forgotten, since its acknowledgements would move the position back.
+    pub fn start(&self, offset: i64) {
+        let mut state = lock(&self.state);
+        let forgotten = match &state.ledger {
+            Some(ledger) => Freed {
+                messages: ledger.len(),
+                bytes: ledger.bytes(),
+            },
+            None => Freed::default(),
+        };
+        state.ledger = Some(Ledger::new(offset));
+        state.beginning += 1;
+        self.stream.forget(forgotten);
+    }
+
+    /// The offset after the last message handed out, from which to read on after trouble.
+    pub fn read_position(&self) -> Option<i64> {
+        lock(&self.state).ledger.as_ref().map(Ledger::next)
+    }
+
+    /// Whether messages of it may still be worked on.
+    pub fn is_valid(&self) -> bool {
+        let is_over = lock(&self.state).is_over;
+        !is_over && self.lease.is_valid(self.stream.common.clock.now())
+    }
+
+    pub fn is_fenced(&self) -> bool {
+        lock(&self.state).is_fenced
+    }
+
+    /// From now on nothing is handed out. Acknowledgements still count.
+    pub fn fence(&self) {
+        lock(&self.state).is_fenced = true;
+        self.stream.remove(&self.partition, self.token);
+    }
+
+    /// Nothing is handed out until reading is begun anew.
+    pub fn pause(&self) {
+        self.stream.remove(&self.partition, self.token);
+    }
+
+    /// From now on acknowledgements do not count either. Answers with the last figures.
+    pub fn end(&self) -> Progress {
+        self.fence();
+        let mut state = lock(&self.state);
+        let progress = progress(&state);
+        if !state.is_over {
+            state.is_over = true;
+            if let Some(ledger) = &state.ledger {
+                self.stream.forget(Freed {
+                    messages: ledger.len(),
+                    bytes: ledger.bytes(),
+                });
+            }
+        }
+        progress
+    }
+
+    pub fn progress(&self) -> Progress {
+        progress(&lock(&self.state))
+    }
+
+    /// Resolves when nothing is in anybody's hands any more. Meaningful after [`fence`](Self::fence).
+    pub async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            let mut idle = std::pin::pin!(idle);
+            idle.as_mut().enable();
+            if self.is_drained() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    pub fn is_drained(&self) -> bool {
+        lock(&self.state).in_hand == 0
+    }
+
+    /// Notes that a message is handed out; `None` if it may not be.
+    pub(super) fn hand_out(
+        self: &Arc<Self>,
+        offset: i64,
+        bytes: usize,
+        now: Moment,
+    ) -> Option<AckToken> {
+        let mut state = lock(&self.state);
+        if state.is_fenced || !state.ledger.as_mut()?.hand_out(offset, bytes, now) {
+            return None;
+        }
+        state.in_hand += 1;
+        self.stream.note(bytes);
+        Some(AckToken::new(self.clone(), offset, state.beginning))
+    }
+
+    pub(super) fn settle(&self, offset: i64, beginning: u32, is_done: bool) {
+        let mut state = lock(&self.state);
+        state.in_hand -= 1;
+        let is_idle = state.in_hand == 0;
+        if is_done {
+            let is_late = state.is_over || state.beginning != beginning;
+            match &mut state.ledger {
+                Some(ledger) if !is_late => {
+                    let freed = ledger.done(offset);
+                    self.stream.forget(freed);
+                }
+                _ => {
+                    self.stream.common.note_late_ack();
+                }
+            }
+        }
+        drop(state);
+        if is_idle {
+            self.idle.notify_waiters();
+        }
+    }
+}
+
+fn progress(state: &State) -> Progress {
+    match &state.ledger {
+        Some(ledger) => Progress {
+            position: Some(ledger.position()),
+            undone: ledger.len(),
+            oldest: ledger.oldest(),
+        },
+        None => Progress {
+            position: None,
+            undone: 0,
+            oldest: None,
+        },
+    }
+}
+
+impl fmt::Debug for Ownership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.partition, self.token)
+    }
+}

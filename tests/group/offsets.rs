@@ -1,0 +1,647 @@
+//! Offsets: what is written, when, by whom, and what is not.
+
+use std::time::Duration;
+
+use evenkeel::config::{MalformedOffset, Reset};
+use evenkeel::event::ResetCause;
+use evenkeel::testing::{Act, Fate, Kind, Request};
+use evenkeel::{ErrorKind, Event};
+use tokio::time::{Instant, sleep};
+
+use crate::kit::{GROUP, Kit, at, next_owned, range_of, until};
+
+#[tokio::test(start_paused = true)]
+async fn the_start_position_is_committed_before_anything_is_delivered() {
+    // O4, r098
+    for policy in [Reset::Largest, Reset::Smallest] {
+        let mut kit = Kit::slow(5, 5, 0);
+        kit.create("t", 1);
+        for _ in 0..7 {
+            kit.send("t", 1);
+        }
+        let mut config = kit.config();
+        config.auto_offset_reset = policy;
+        let (mut member, mut streams) = kit.join_unread(kit.builder("h1", config), &[("t", 1)]);
+        let told = member
+            .tells("the reset", |event| {
+                matches!(event, Event::OffsetReset { .. })
+            })
+            .await;
+        let start = if policy == Reset::Largest { 7 } else { 0 };
+        assert_eq!(
+            told,
+            Event::OffsetReset {
+                partition: at("t", 0),
+                from: None,
+                to: Some(start),
+                cause: ResetCause::NoOffset
+            }
+        );
+        kit.send("t", 1);
+        let mut stream = streams.remove(&crate::kit::topic("t")).unwrap().remove(0);
+        let message = next_owned(&mut stream).await;
+        assert_eq!(message.offset(), start);
+        assert_eq!(
+            kit.offset("t", 0),
+            Some(start.to_string()),
+            "written before the first delivery"
+        );
+        // It dies with the message in hand: whoever follows begins at the same place.
+        member.die(&kit.registry);
+        drop(message);
+        let next = kit.join("h2", &[("t", 1)]);
+        next.settled().await;
+        until("it is read again", || {
+            kit.finished
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(_, offset, _)| *offset == start)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_group_writes_no_offsets() {
+    // r077, O15
+    let mut kit = Kit::new();
+    kit.create("t", 100);
+    kit.send("t", 100);
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_millis(500);
+    let member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(kit.offset("t", 99).as_deref(), Some("1"));
+    let before = kit.registry.zxid();
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(kit.writes_below("/consumers", before), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_is_committed_by_the_timer_in_one_transaction() {
+    // r080, O15
+    let mut kit = Kit::new();
+    kit.create("t", 10);
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(5);
+    let member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    for _ in 0..3 {
+        kit.send("t", 10);
+    }
+    let before = kit.registry.zxid();
+    kit.drain().await;
+    until("it is committed", || {
+        kit.offset("t", 7).as_deref() == Some("3")
+    })
+    .await;
+    let writes = kit.writes_below("/consumers/g/offsets", before);
+    assert_eq!(writes.len(), 10);
+    assert!(writes.iter().all(|write| write.zxid == writes[0].zxid));
+    member.die(&kit.registry);
+    let next = kit.join("h2", &[("t", 1)]);
+    next.settled().await;
+    kit.send("t", 10);
+    kit.drain().await;
+    assert_eq!(kit.duplicates(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_auto_commit_nothing_is_written_but_starts_and_what_is_asked_for() {
+    // r076, ruling 21
+    let mut kit = Kit::new();
+    kit.create("t", 4);
+    let mut config = kit.config();
+    config.auto_commit = false;
+    config.auto_commit_interval = Duration::from_millis(100);
+    let member = kit.join_with(kit.builder("h1", config.clone()), &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 4);
+    kit.drain().await;
+    sleep(Duration::from_secs(5)).await;
+    let other = kit.join_with(kit.builder("h2", config), &[("t", 1)]);
+    until("they share", || {
+        kit.owners("t") == range_of(&[&member, &other], 4)
+    })
+    .await;
+    member.settled().await;
+    for partition in 0..4 {
+        assert_eq!(kit.offset("t", partition).as_deref(), Some("0"));
+    }
+    until("the moved ones are read again", || kit.duplicates() == 2).await;
+    member.connector().commit().await.unwrap();
+    other.connector().commit().await.unwrap();
+    for partition in 0..4 {
+        assert_eq!(kit.offset("t", partition).as_deref(), Some("1"));
+    }
+    kit.send("t", 4);
+    kit.drain().await;
+    member.leave().await;
+    other.leave().await;
+    assert_eq!(
+        kit.offset("t", 0).as_deref(),
+        Some("1"),
+        "leaving commits nothing either"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_commits_what_is_done_and_only_that() {
+    // r074, r083, r094, r097, r088
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    for _ in 0..10 {
+        kit.send("t", 1);
+    }
+    let (member, mut streams) = kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
+    member.settled().await;
+    let stream = &mut streams.get_mut(&crate::kit::topic("t")).unwrap()[0];
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        held.push(next_owned(stream).await);
+    }
+    for message in held.drain(..4) {
+        message.ack();
+    }
+    let farewell = member.leave().await;
+    assert_eq!(
+        farewell.forced.len(),
+        1,
+        "two messages were in hand to the end"
+    );
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("4"));
+    drop(held);
+    let next = kit.join("h2", &[("t", 1)]);
+    next.settled().await;
+    until("the rest is read", || {
+        kit.finished.lock().unwrap().len() == 6
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_is_asked_for_covers_what_was_done_before_it_was_asked_for() {
+    // R10
+    let mut kit = Kit::slow(40, 40, 0);
+    kit.create("t", 1);
+    for _ in 0..2 {
+        kit.send("t", 1);
+    }
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(10);
+    let (member, mut streams) = kit.join_unread(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    let stream = &mut streams.get_mut(&crate::kit::topic("t")).unwrap()[0];
+    let first = next_owned(stream).await;
+    let second = next_owned(stream).await;
+    first.ack();
+    // The first commit is under way when the second message is done.
+    let one = member.connector().commit();
+    let two = async {
+        sleep(Duration::from_millis(20)).await;
+        second.ack();
+        member.connector().commit().await.unwrap();
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("2"));
+    };
+    let (one, ()) = tokio::join!(one, two);
+    one.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_was_cut_off_cannot_write_over_its_successor() {
+    // r082, r022, r152, O1, I2, I3
+    for is_healed_early in [true, false] {
+        let mut kit = Kit::new();
+        kit.create("t", 1);
+        for _ in 0..5 {
+            kit.send("t", 1);
+        }
+        let (old, mut streams) = kit.join_unread(kit.builder("h1", kit.config()), &[("t", 1)]);
+        old.settled().await;
+        let stream = &mut streams.get_mut(&crate::kit::topic("t")).unwrap()[0];
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(next_owned(stream).await);
+        }
+        let session = old.session();
+        kit.registry.cut(session);
+        // A commit is on its way and hangs in the network.
+        held.remove(0).ack();
+        let late = async {
+            let _ = old.connector().commit().await;
+        };
+        let others = async {
+            let next = kit.join("h2", &[("t", 1)]);
+            until("the other has it", || next.owned().len() == 1).await;
+            until("all is read", || kit.finished.lock().unwrap().len() == 5).await;
+            next.connector().commit().await.unwrap();
+            assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
+            let before = kit.registry.zxid();
+            for message in held.drain(..) {
+                assert!(!message.is_valid(), "its lease is over");
+                message.ack();
+            }
+            if is_healed_early {
+                kit.registry.heal(session);
+            }
+            sleep(Duration::from_secs(30)).await;
+            let offsets = kit.writes_below("/consumers/g/offsets", before);
+            assert!(
+                offsets.iter().all(|write| write.session != session),
+                "{offsets:?}"
+            );
+            assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
+        };
+        tokio::join!(late, others);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_that_somebody_set_back_is_written_again() {
+    // hazards 2.4, I3
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    for _ in 0..5 {
+        kit.send("t", 1);
+    }
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    member.told();
+    kit.registry.put(&Kit::offset_path("t", 0), "2");
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("6"));
+    let told = member.told();
+    assert!(
+        told.contains(&Event::RewindRepaired {
+            partition: at("t", 0),
+            theirs: 2,
+            ours: 6
+        }),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_that_somebody_set_forward_suspends_commits_until_we_pass_it() {
+    // hazards 2.4
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    kit.registry.put(&Kit::offset_path("t", 0), "5");
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    member
+        .tells("the advance", |event| {
+            *event
+                == Event::ForeignAdvance {
+                    partition: at("t", 0),
+                    theirs: 5,
+                    ours: 2,
+                }
+        })
+        .await;
+    until("health says so", || {
+        member.connector().health().suspended.contains(&at("t", 0))
+    })
+    .await;
+    for _ in 0..2 {
+        kit.send("t", 1);
+        kit.drain().await;
+        member.connector().commit().await.unwrap();
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
+    }
+    for _ in 0..2 {
+        kit.send("t", 1);
+    }
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("6"));
+    until("it is over", || {
+        member.connector().health().suspended.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_that_was_set_forward_is_left_when_the_partition_is_given_up() {
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    kit.registry.put(&Kit::offset_path("t", 0), "5");
+    assert!(member.leave().await.forced.is_empty());
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
+    assert!(kit.owners("t").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_offset_holds_its_partition_only_and_is_read_once_repaired() {
+    // O10
+    for bad in ["", " 12", "NaN", "9223372036854775808", "12x"] {
+        let mut kit = Kit::new();
+        kit.create("t", 3);
+        kit.send("t", 3);
+        kit.registry.put(&Kit::offset_path("t", 1), bad);
+        let mut member = kit.join("h1", &[("t", 1)]);
+        let told = member
+            .tells("what is wrong", |event| {
+                matches!(event, Event::OffsetMalformed { .. })
+            })
+            .await;
+        assert!(
+            told.to_string().contains("/consumers/g/offsets/t/1"),
+            "{told}"
+        );
+        member.settled().await;
+        until("the others are read", || {
+            kit.finished.lock().unwrap().len() == 2
+        })
+        .await;
+        let health = member.connector().health();
+        assert!(
+            health.held_back.contains_key(&at("t", 1)) && !health.is_ready(),
+            "{bad:?}"
+        );
+        assert_eq!(member.owned().len(), 3);
+        assert_eq!(
+            kit.offset("t", 1).as_deref(),
+            Some(bad),
+            "it is not written over"
+        );
+        let began = Instant::now();
+        kit.registry.put(&Kit::offset_path("t", 1), "0");
+        kit.drain().await;
+        assert!(
+            began.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            began.elapsed()
+        );
+        until("it is ready", || member.connector().health().is_ready()).await;
+        member.leave().await;
+        assert_eq!(kit.offset("t", 1).as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_offset_counts_as_missing_if_that_is_asked_for() {
+    // O10
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    kit.registry.put(&Kit::offset_path("t", 0), "x");
+    let mut config = kit.config();
+    config.malformed_offset = MalformedOffset::TreatAsMissing;
+    let member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_negative_offset_means_none() {
+    // O10, ruling 4
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    kit.registry.put(&Kit::offset_path("t", 0), "-1");
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member
+        .tells("the reset", |event| {
+            matches!(
+                event,
+                Event::OffsetReset {
+                    cause: ResetCause::Negative,
+                    from: Some(-1),
+                    to: Some(0),
+                    ..
+                }
+            )
+        })
+        .await;
+    member.settled().await;
+    kit.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_outside_the_log_follows_the_policy_and_is_stored() {
+    // r085, O9, K5
+    for (stored, policy, start) in [
+        ("999999999", Reset::Smallest, 3),
+        ("999999999", Reset::Largest, 6),
+        ("1", Reset::Smallest, 3),
+        ("1", Reset::Largest, 6),
+    ] {
+        let mut kit = Kit::new();
+        kit.create("t", 1);
+        for _ in 0..6 {
+            kit.send("t", 1);
+        }
+        kit.log.trim(&at("t", 0), 3).unwrap();
+        kit.registry.put(&Kit::offset_path("t", 0), stored);
+        let mut config = kit.config();
+        config.auto_offset_reset = policy;
+        let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+        let told = member
+            .tells("the reset", |event| {
+                matches!(event, Event::OffsetReset { .. })
+            })
+            .await;
+        assert_eq!(
+            told,
+            Event::OffsetReset {
+                partition: at("t", 0),
+                from: stored.parse().ok(),
+                to: Some(start),
+                cause: ResetCause::OutOfRange
+            }
+        );
+        until("it is stored", || {
+            kit.offset("t", 0) == Some(start.to_string())
+        })
+        .await;
+        let last = kit.send_to("t", 0);
+        until("the newest is read", || {
+            kit.finished
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(_, offset, _)| *offset == last)
+        })
+        .await;
+        member.leave().await;
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("7"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_policy_none_a_partition_without_an_offset_is_held_and_not_read() {
+    // O9, O4
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    kit.send("t", 2);
+    kit.registry.put(&Kit::offset_path("t", 1), "0");
+    let mut config = kit.config();
+    config.auto_offset_reset = Reset::None;
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member
+        .tells("that it is not read", |event| {
+            matches!(event, Event::OffsetReset { to: None, .. })
+        })
+        .await;
+    member.settled().await;
+    until("the other is read", || {
+        kit.finished.lock().unwrap().len() == 1
+    })
+    .await;
+    let held_back = member.connector().health().held_back;
+    assert!(
+        held_back[&at("t", 0)].contains("auto.offset.reset"),
+        "{held_back:?}"
+    );
+    assert_eq!(kit.offset("t", 0), None);
+    // An operator says where to begin.
+    kit.registry.put(&Kit::offset_path("t", 0), "0");
+    kit.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_repaired_between_its_reading_and_its_watch_is_seen() {
+    // W1, O10
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let path = Kit::offset_path("t", 0);
+    kit.registry.put(&path, "bad");
+    let registry = kit.registry.clone();
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if request.kind == Kind::Stat && request.is_watching && request.path == path {
+            registry.put(&path, "0");
+        }
+        Fate::Deliver
+    });
+    let _member = kit.join("h1", &[("t", 1)]);
+    kit.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_belong_to_the_group_and_not_to_the_id() {
+    // r014, r091
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    kit.registry.put(&Kit::offset_path("t", 0), "2");
+    for _ in 0..4 {
+        kit.send("t", 2);
+    }
+    let first = kit.join("h1", &[("t", 1)]);
+    until("all is read", || kit.finished.lock().unwrap().len() == 6).await;
+    first.leave().await;
+    let second = kit.join("h2", &[("t", 1)]);
+    second.settled().await;
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("4"));
+    assert!(kit.log.starts().contains(&(at("t", 0), 2)));
+    assert!(kit.log.starts().contains(&(at("t", 0), 4)));
+    assert_eq!(kit.duplicates(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_is_read_only_once_its_offset_is_known() {
+    // r086, O2
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    for _ in 0..4 {
+        kit.send("t", 2);
+    }
+    kit.registry.put(&Kit::offset_path("t", 0), "3");
+    let offsets = format!("/consumers/{GROUP}/offsets");
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if request.kind == Kind::Data && request.path.starts_with(&offsets) {
+            Fate::DelayAnswer(Duration::from_secs(1))
+        } else {
+            Fate::Deliver
+        }
+    });
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    let starts = kit.log.starts();
+    assert_eq!(starts, [(at("t", 0), 3), (at("t", 1), 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_without_a_lease_is_refused_in_time() {
+    // S17, S1
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    kit.registry.cut(member.session());
+    until("the lease lapses", || {
+        member.connector().health().lease_left == Some(Duration::ZERO)
+    })
+    .await;
+    let began = Instant::now();
+    let error = member.connector().commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(began.elapsed() < Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_write_is_ever_made_by_one_who_does_not_own_the_partition() {
+    // I2, I8, I10
+    let mut kit = Kit::slow(0, 30, 5);
+    kit.create("t", 8);
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_millis(300);
+    let mut members = Vec::new();
+    for round in 0..12 {
+        kit.send("t", 8);
+        members.push(kit.join_with(
+            kit.builder(&format!("h{round}"), config.clone()),
+            &[("t", 1)],
+        ));
+        sleep(Duration::from_millis(700)).await;
+        if round % 3 == 2 {
+            members.remove(0).leave().await;
+        }
+        if round % 4 == 3
+            && let Some(session) = members[0].connector().health().session
+        {
+            kit.registry.expire(session);
+        }
+    }
+    kit.drain().await;
+    let mut owners = std::collections::BTreeMap::new();
+    for write in kit.registry.log() {
+        if let Some(partition) = write.path.strip_prefix("/consumers/g/owners/t/") {
+            match write.act {
+                Act::Create => {
+                    let before = owners.insert(partition.to_owned(), write.owner);
+                    assert_eq!(before, None, "one owner at a time");
+                }
+                Act::Delete => {
+                    owners.remove(partition);
+                }
+                _ => {}
+            }
+        }
+        if let Some(partition) = write.path.strip_prefix("/consumers/g/offsets/t/")
+            && !partition.is_empty()
+        {
+            assert_eq!(owners.get(partition), Some(&write.session), "{write:?}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Everything at once: slow requests, lost answers, cuts, expiries, hands from outside, members that come and go.
+//!
+//! `EVENKEEL_STORMS` says how many there are, `EVENKEEL_SEED` with which the first begins: a failure names its seed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel::testing::{Act, Fate, Kind, Request};
+use tokio::time::sleep;
+
+use crate::kit::{Kit, Member, range_of, until};
+
+const PARTITIONS: i32 = 8;
+
+/// A small generator, so that a run can be repeated.
+#[derive(Clone)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % sides as u64) as usize
+    }
+}
+
+fn faulty(mut dice: Dice, one_in: usize) -> impl FnMut(&Request) -> Fate + Send + 'static {
+    move |request| {
+        if request.kind == Kind::Close || dice.roll(one_in) > 0 {
+            return Fate::Deliver;
+        }
+        match dice.roll(6) {
+            0 => Fate::LoseBefore,
+            1 => Fate::LoseAfter,
+            2 => Fate::BreakBefore,
+            3 => Fate::BreakAfter,
+            4 => Fate::Delay(Duration::from_millis(dice.roll(900) as u64)),
+            _ => Fate::DelayAnswer(Duration::from_millis(dice.roll(900) as u64)),
+        }
+    }
+}
+
+struct Storm {
+    kit: Kit,
+    dice: Dice,
+    members: Vec<Member>,
+    cut: Vec<i64>,
+    joined: u32,
+}
+
+impl Storm {
+    fn join(&mut self) {
+        let mut config = self.kit.config();
+        config.auto_commit_interval = Duration::from_millis(300);
+        let host = format!("h{}", self.joined);
+        self.joined += 1;
+        let member = self
+            .kit
+            .join_with(self.kit.builder(&host, config), &[("t", 1)]);
+        self.members.push(member);
+    }
+
+    fn any_session(&mut self) -> Option<i64> {
+        let place = self.dice.roll(self.members.len());
+        self.members[place].connector().health().session
+    }
+
+    async fn step(&mut self) {
+        let partition = self.dice.roll(PARTITIONS as usize) as i32;
+        match self.dice.roll(12) {
+            0 | 1 if self.members.len() < 5 => self.join(),
+            2 if self.members.len() > 1 => {
+                let place = self.dice.roll(self.members.len());
+                self.members.swap_remove(place).leave().await;
+            }
+            3 if self.members.len() > 1 => {
+                let place = self.dice.roll(self.members.len());
+                if self.members[place].connector().health().session.is_some() {
+                    self.members.swap_remove(place).die(&self.kit.registry);
+                }
+            }
+            4 => {
+                if let Some(session) = self.any_session() {
+                    self.kit.registry.expire(session);
+                }
+            }
+            5 => {
+                if let Some(session) = self.any_session() {
+                    self.kit.registry.cut(session);
+                    self.cut.push(session);
+                }
+            }
+            6 => self.heal(),
+            7 => self.kit.registry.delete(&Kit::owner_path("t", partition)),
+            8 => {
+                let place = self.dice.roll(self.members.len());
+                let id = Kit::id_path(&self.members[place].name);
+                self.kit.registry.delete(&id);
+            }
+            9 => {
+                if let Some(session) = self.any_session() {
+                    self.kit.registry.sever(session);
+                }
+            }
+            _ => {}
+        }
+        self.kit.send("t", PARTITIONS);
+        let pause = self.dice.roll(2500) as u64;
+        sleep(Duration::from_millis(pause)).await;
+    }
+
+    fn heal(&mut self) {
+        for session in self.cut.drain(..) {
+            self.kit.registry.heal(session);
+        }
+    }
+}
+
+/// I1, I2, I3 and I8, from the log of writes.
+fn assert_log(kit: &Kit, seed: u64) {
+    let mut owners: BTreeMap<String, i64> = BTreeMap::new();
+    let mut offsets: BTreeMap<String, i64> = BTreeMap::new();
+    let mut registered: BTreeMap<i64, usize> = BTreeMap::new();
+    for write in kit.registry.log() {
+        if write.path.starts_with("/consumers/g/ids/") {
+            match write.act {
+                Act::Create => *registered.entry(write.owner).or_default() += 1,
+                Act::Delete => *registered.entry(write.owner).or_default() -= 1,
+                _ => {}
+            }
+        }
+        if let Some(partition) = write.path.strip_prefix("/consumers/g/owners/t/") {
+            match write.act {
+                Act::Create => {
+                    let before = owners.insert(partition.to_owned(), write.owner);
+                    assert_eq!(before, None, "seed {seed}: two owners: {write:?}");
+                    assert_eq!(
+                        registered.get(&write.owner),
+                        Some(&1),
+                        "seed {seed}: {write:?}"
+                    );
+                }
+                Act::Delete => {
+                    owners.remove(partition);
+                }
+                _ => {}
+            }
+        }
+        let offset = write.path.strip_prefix("/consumers/g/offsets/t/");
+        if let (Some(partition), Act::Create | Act::Set) = (offset, write.act) {
+            assert_eq!(
+                owners.get(partition),
+                Some(&write.session),
+                "seed {seed}: {write:?}"
+            );
+            let text = String::from_utf8(write.data.clone().unwrap()).unwrap();
+            let new: i64 = text.parse().unwrap();
+            let before = offsets.insert(partition.to_owned(), new);
+            assert!(
+                before.is_none_or(|before| before <= new),
+                "seed {seed}: {before:?} {write:?}"
+            );
+        }
+    }
+}
+
+async fn storm(seed: u64) {
+    let mut dice = Dice(seed);
+    let mut kit = Kit::slow(0, 1 + dice.roll(40) as u64, seed);
+    kit.create("t", PARTITIONS);
+    kit.send("t", PARTITIONS);
+    let one_in = [4, 10, 30, 1000][dice.roll(4)];
+    let _ = kit.registry.clone().with_fate(faulty(Dice(!seed), one_in));
+    let mut storm = Storm {
+        kit,
+        dice,
+        members: Vec::new(),
+        cut: Vec::new(),
+        joined: 0,
+    };
+    storm.join();
+    for _ in 0..25 {
+        storm.step().await;
+    }
+    // Calm.
+    storm.heal();
+    storm.kit.registry.without_faults();
+    storm.kit.send("t", PARTITIONS);
+    let all: Vec<&Member> = storm.members.iter().collect();
+    let words = format!("seed {seed}: they share");
+    until(&words, || {
+        storm.kit.owners("t") == range_of(&all, PARTITIONS)
+    })
+    .await;
+    let words = format!("seed {seed}: everything is finished");
+    until(&words, || storm.kit.is_all_finished()).await;
+    for member in &all {
+        member.settled().await;
+        assert!(
+            member.connector().health().is_ready(),
+            "seed {seed}: {:?}",
+            member.connector().health()
+        );
+    }
+    assert_log(&storm.kit, seed);
+    // What was claimed anew last is read again from where it was committed.
+    sleep(Duration::from_secs(2)).await;
+    for member in storm.members {
+        assert!(member.leave().await.forced.is_empty(), "seed {seed}");
+    }
+    for partition in 0..PARTITIONS {
+        let (_, end) = storm
+            .kit
+            .log
+            .bounds(&crate::kit::at("t", partition))
+            .unwrap();
+        assert_eq!(
+            storm.kit.offset("t", partition),
+            Some(end.to_string()),
+            "seed {seed}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_any_storm_each_partition_has_its_owner_and_nothing_was_lost() {
+    // I1, I2, I3, I4, I8, I14, I16, A1, O3, N2
+    let seeds = std::env::var("EVENKEEL_STORMS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let first = std::env::var("EVENKEEL_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let first: u64 = first.unwrap_or(0);
+    for seed in first..first + seeds.unwrap_or(20) {
+        storm(seed).await;
+    }
+}

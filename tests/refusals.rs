@@ -513,7 +513,7 @@ fn a_topic_that_a_brokers_acl_denies_is_told_retried_and_kept() {
     };
     acl("--add");
     let mut member = Reading::join(config_below(zookeeper(), chroot, "g"), "t");
-    let event = member.hear_asking("it is told", |event| {
+    member.hear_asking("it is told", |event| {
         matches!(event, Event::ReadFailed { .. } | Event::Warning { .. })
             && event.to_string().to_lowercase().contains("authorization")
     });

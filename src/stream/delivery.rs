@@ -32,7 +32,7 @@ impl Lent<'_> {
 
 /// A lent message reads like an owned one.
 impl Lent<'_> {
-    fn token(&self) -> &AckToken {
+    fn right(&self) -> &AckToken {
         self.stream
             .lent
             .as_ref()
@@ -41,7 +41,7 @@ impl Lent<'_> {
 
     /// Topic and partition.
     pub fn topic_partition(&self) -> &TopicPartition {
-        self.token().partition()
+        self.right().partition()
     }
 
     /// The topic.
@@ -55,13 +55,13 @@ impl Lent<'_> {
     }
 
     /// The fencing token of the ownership. See [`AckToken::token`].
-    pub fn fencing_token(&self) -> i64 {
-        self.token().token()
+    pub fn token(&self) -> i64 {
+        self.right().token()
     }
 
     /// Whether it may still be worked on. See [`AckToken::is_valid`].
     pub fn is_valid(&self) -> bool {
-        self.token().is_valid()
+        self.right().is_valid()
     }
 }
 

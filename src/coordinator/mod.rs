@@ -54,8 +54,6 @@ pub(crate) struct Parts {
     pub joined: Option<oneshot::Sender<Result<(), Error>>>,
     /// Where chance begins; only pauses depend on it.
     pub seed: u64,
-    /// The dialect that the first connection found, if one was made.
-    pub dialect: Option<Dialect>,
 }
 
 /// What the handle asks for.
@@ -189,12 +187,7 @@ async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
 
 impl Coordinator {
     pub fn new(parts: Parts) -> Self {
-        let dialect = parts
-            .dialect
-            .unwrap_or(match parts.config.zookeeper_dialect {
-                config::Dialect::V3_4 => Dialect::V3_4,
-                _ => Dialect::V3_5,
-            });
+        let dialect = Dialect::from(parts.config.zookeeper_dialect);
         let chance = parts.seed | 1;
         Self {
             parts,

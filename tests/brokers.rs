@@ -530,7 +530,7 @@ fn messages_written_to_a_new_partition_before_we_knew_of_it_are_read_under_large
 
 #[test]
 fn brokers_may_be_named_by_hand_whatever_their_age() {
-    // Ruling 24
+    // docs/brokers.md
     for version in support::broker_versions() {
         let site = Site::shared(version);
         site.create("named", 2);
@@ -551,7 +551,7 @@ fn has_transactions(version: &str) -> bool {
 
 #[test]
 fn transactions_and_their_gaps_stall_nobody_and_aborted_messages_are_read_as_the_jvm_reads_them() {
-    // Ruling 22
+    // O6: what was delivered counts in its order; offsets may have gaps.
     for version in support::broker_versions() {
         if !has_transactions(version) {
             continue;
@@ -601,7 +601,7 @@ fn transactions_and_their_gaps_stall_nobody_and_aborted_messages_are_read_as_the
 
 #[test]
 fn gaps_of_a_compacted_topic_are_no_loss_and_no_stall() {
-    // Ruling 22
+    // O6: what was delivered counts in its order; offsets may have gaps.
     let site = Site::shared("1.1.1");
     let settings = [
         ("cleanup.policy", "compact"),
@@ -826,7 +826,7 @@ fn after_a_hand_over_nothing_that_was_fetched_before_is_delivered() {
 
 #[test]
 fn a_message_outlives_its_stream_and_its_member() {
-    // Ruling 31
+    // K3
     let site = Site::shared("1.1.1");
     site.create("outlived", 1);
     let sent = Producer::connect(&site.broker, "outlived").produce(0..1, 3);

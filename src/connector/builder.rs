@@ -70,7 +70,8 @@ impl Builder {
         self
     }
 
-    /// Which of several processes of this group on this host it is, from 0, for the strategies that ask.
+    /// Which of several processes of this group on this host it is, from 0, for the strategies that ask. Ignored together with
+    /// [`with_id_context`](Self::with_id_context): that context has its own, see [`IdContext::with_instance`].
     #[must_use]
     pub fn with_instance(mut self, instance: u32) -> Self {
         self.instance = instance;

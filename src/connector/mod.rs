@@ -94,9 +94,10 @@ impl ConsumerConnector {
     /// owns follows from the assignor.
     ///
     /// # Errors
-    /// [`Config`](ErrorKind::Config) before anything is written: no topic, a stream count of 0 or more than 100,000 in all, a
-    /// second call. [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, [`NoAuth`](ErrorKind::NoAuth) if we
-    /// may not write below `/consumers`. After these the connector is of no more use.
+    /// [`Config`](ErrorKind::Config) before anything is taken or written: no topic, a stream count of 0 or more than 100,000
+    /// in all, after which one may ask again; or a second call, which leaves the streams of the first as they are.
+    /// [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, [`NoAuth`](ErrorKind::NoAuth) if we may not write
+    /// below `/consumers`: after these two the connector is of no more use.
     pub async fn streams(&self, topics: impl IntoIterator<Item = (Topic, u32)>) -> Result<Streams> {
         self.check_process()?;
         let (waiting, subscription) = self.take_topics(topics)?;

@@ -1,4 +1,4 @@
-//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (ruling 9).
+//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (hazards 2.6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

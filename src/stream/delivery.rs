@@ -23,7 +23,7 @@ pub struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// Leaves the message undone, as after a handler that failed: nothing at or after its offset is committed in this
+    /// Leaves the message undone, as after processing that failed: nothing at or after its offset is committed in this
     /// ownership, and the next owner, or this member after it claimed the partition anew, delivers it again.
     pub fn leave_undone(self) {
         self.stream.lent = None;

@@ -219,6 +219,10 @@ impl Builder {
             assignor,
             is_foreign_assignor,
             listener: self.listener,
+            assignor_place: self
+                .outside
+                .clone()
+                .unwrap_or_else(|| Arc::new(Aside::default())),
             outside: self.outside.unwrap_or_else(|| Arc::new(Aside::default())),
             commands,
             stop,

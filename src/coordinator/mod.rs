@@ -44,6 +44,8 @@ pub(crate) struct Parts {
     pub is_foreign_assignor: bool,
     pub listener: Option<Arc<dyn RebalanceListener>>,
     pub outside: Arc<dyn Outside>,
+    /// Where a user's assignor runs; a listener that hangs must not hold it up.
+    pub assignor_place: Arc<dyn Outside>,
     pub common: Arc<Common>,
     pub streams: BTreeMap<Topic, Vec<Arc<StreamCore>>>,
     pub outlets: Outlets,
@@ -185,6 +187,48 @@ async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
     sleep_until(until.unwrap_or_else(|| Instant::now() + GONE_WITHIN)).await;
 }
 
+/// Ends everything that others wait for if the member's task ends without its own end: a panic below us (R11).
+struct Fuse {
+    streams: Vec<Arc<StreamCore>>,
+    snapshot: watch::Sender<Snapshot>,
+    is_out: bool,
+}
+
+impl Fuse {
+    fn of(parts: &Parts) -> Self {
+        Self {
+            streams: parts.streams.values().flatten().cloned().collect(),
+            snapshot: parts.outlets.snapshot.clone(),
+            is_out: false,
+        }
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.is_out {
+            return;
+        }
+        self.snapshot.send_modify(|snapshot| {
+            if let Some(lease) = &snapshot.lease {
+                lease.end();
+            }
+            for (_, ownership) in snapshot.held.values() {
+                ownership.end();
+            }
+            let text = "the member's task ended without its own end; this is a defect";
+            *snapshot = Snapshot {
+                phase: Phase::Left,
+                failure: Some(Arc::new(Error::new(ErrorKind::Internal, text))),
+                ..Snapshot::default()
+            };
+        });
+        for core in &self.streams {
+            core.close();
+        }
+    }
+}
+
 impl Coordinator {
     pub fn new(parts: Parts) -> Self {
         let dialect = Dialect::from(parts.config.zookeeper_dialect);
@@ -204,6 +248,7 @@ impl Coordinator {
 
     /// Lives until told to leave, until the handle is dropped, or until something happens that only the user can mend.
     pub async fn run(mut self) {
+        let mut fuse = Fuse::of(&self.parts);
         loop {
             let over = self.one_session().await;
             self.publish(|snapshot| {
@@ -236,6 +281,7 @@ impl Coordinator {
             }
         }
         self.end();
+        fuse.is_out = true;
     }
 
     fn change_dialect(&mut self) -> Result<(), Error> {

@@ -21,8 +21,10 @@ pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
     pub version: Option<i32>,
     pub committed: Option<i64>,
-    /// Commits are suspended, since somebody set the offset forward.
-    pub is_suspended: bool,
+    /// Somebody set the offset forward: nothing is committed until we pass it.
+    pub ahead: Option<i64>,
+    /// Its topic was deleted; the offset is left as it is (T2).
+    pub is_topic_gone: bool,
     /// The heir is a JVM member, which reads the offset before it claims.
     pub is_to_jvm: bool,
 }
@@ -102,11 +104,11 @@ impl Departure {
 
     fn pending(&self, farewell: &Farewell) -> Option<Commit> {
         let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
-        let position = farewell
-            .ownership
-            .progress()
-            .position
-            .filter(|_| is_wanted && !farewell.is_suspended)?;
+        let position = farewell.ownership.progress().position.filter(|position| {
+            is_wanted
+                && !farewell.is_topic_gone
+                && farewell.ahead.is_none_or(|theirs| *position >= theirs)
+        })?;
         (farewell.committed != Some(position)).then(|| Commit {
             partition: farewell.ownership.partition.clone(),
             token: farewell.ownership.token,
@@ -137,7 +139,10 @@ impl Departure {
                     farewell.version = Some(*version);
                     farewell.committed = offsets.get(&farewell.ownership.partition).copied();
                 }
-                Some(Committed::Ahead { .. }) => farewell.is_suspended = true,
+                Some(Committed::Ahead { theirs, version }) => {
+                    farewell.version = Some(*version);
+                    farewell.ahead = Some(*theirs);
+                }
                 Some(Committed::NotOurs | Committed::Unsettled(_)) | None => {}
             }
         }
@@ -206,7 +211,12 @@ impl Departure {
             ));
         }
         self.await_lease().await;
-        let mut results = retry(|| self.session.release(partings.clone())).await?;
+        let mut is_again = false;
+        let mut results = retry(|| {
+            let check_first = std::mem::replace(&mut is_again, true);
+            self.session.release(partings.clone(), check_first)
+        })
+        .await?;
         let mut parted = Vec::new();
         for (partition, is_forced, offset, undone) in ends {
             let event = match results.remove(&partition) {

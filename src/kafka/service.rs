@@ -339,21 +339,27 @@ impl Service {
 
     // ---- asking ----
 
+    /// Each topic is looked at once, so that partitions without a leader, which only time would answer, do not hold up the
+    /// others.
     fn go_on_asking(&mut self) {
         let Some(client) = &self.client else {
             return;
         };
+        let mut topics: BTreeMap<Topic, Vec<(u64, TopicPartition, Instant)>> = BTreeMap::new();
         for ask in std::mem::take(&mut self.asks) {
             self.questions += 1;
-            let question = self.questions;
+            let entry = (self.questions, ask.partition.clone(), ask.until);
+            topics
+                .entry(ask.partition.topic.clone())
+                .or_default()
+                .push(entry);
+            self.asking.insert(self.questions, ask);
+        }
+        for (topic, list) in topics {
             let (handle, shared) = (client.handle.clone(), self.shared.clone());
-            let (partition, until) = (ask.partition.clone(), ask.until);
-            self.askers.ask(move || {
-                let answer = edges(handle.consumer(), &partition, until);
-                drop(handle);
-                shared.inbox.push(Letter::Edges(question, answer));
-            });
-            self.asking.insert(question, ask);
+            let askers = self.askers.clone();
+            self.askers
+                .ask(move || ask_for_ends(&handle, &shared, &askers, &topic, list));
         }
     }
 
@@ -826,6 +832,37 @@ fn known(metadata: &Metadata, topic: &Topic) -> std::result::Result<Known, Strin
         }
     }
     Ok(known)
+}
+
+/// Finds out which partitions of a topic have a leader, and asks those.
+fn ask_for_ends(
+    handle: &Arc<Handle>,
+    shared: &Arc<Shared>,
+    askers: &Askers,
+    topic: &Topic,
+    list: Vec<(u64, TopicPartition, Instant)>,
+) {
+    let until = list.iter().map(|(_, _, until)| *until).min();
+    let known = until.map(|until| know(handle.consumer(), topic, until));
+    for (question, partition, until) in list {
+        let is_leaderless = match &known {
+            Some(Ok(known)) => known.leaderless.contains(&partition.partition),
+            _ => false,
+        };
+        if is_leaderless {
+            let answer = Err(kafka(format!(
+                "asking for the ends of {partition}: it has no leader"
+            )));
+            shared.inbox.push(Letter::Edges(question, answer));
+            continue;
+        }
+        let (handle, shared) = (handle.clone(), shared.clone());
+        askers.ask(move || {
+            let answer = edges(handle.consumer(), &partition, until);
+            drop(handle);
+            shared.inbox.push(Letter::Edges(question, answer));
+        });
+    }
 }
 
 /// Asks the leader for both ends of a log. Blocks until then at most.

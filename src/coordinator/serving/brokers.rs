@@ -55,6 +55,7 @@ impl Serving<'_> {
         match self.core.parts.source.open(brokers, self.expected_share()) {
             Ok(reader) => {
                 self.reader = Some(reader);
+                self.reader_number += 1;
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::Config => Err(Trouble::Fatal(error)),

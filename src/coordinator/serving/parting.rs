@@ -90,7 +90,8 @@ impl Serving<'_> {
                 version: held.version,
                 committed: held.committed,
                 // The offsets of a topic that was deleted are left as they are (T2).
-                is_suspended: held.ahead.is_some() || self.lookout.is_missing(&partition.topic),
+                ahead: held.ahead,
+                is_topic_gone: self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
             if self.is_committing || self.beginning.contains(&partition) {

@@ -54,8 +54,6 @@ pub(crate) struct Parts {
     pub joined: Option<oneshot::Sender<Result<(), Error>>>,
     /// Where chance begins; only pauses depend on it.
     pub seed: u64,
-    /// The dialect that the first connection found, if one was made.
-    pub dialect: Option<Dialect>,
 }
 
 /// What the handle asks for.
@@ -178,7 +176,7 @@ pub(crate) struct Coordinator {
     left_over: Vec<Later<Done>>,
 }
 
-/// Resolves when the member must be gone: at the deadline of a shutdown, or a second after the handle was dropped (ruling 29).
+/// Resolves when the member must be gone: at the deadline of a shutdown, or a second after the handle was dropped (R6).
 async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
     let until = match stop.wait_for(Option::is_some).await {
         Ok(until) => *until,
@@ -189,12 +187,7 @@ async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
 
 impl Coordinator {
     pub fn new(parts: Parts) -> Self {
-        let dialect = parts
-            .dialect
-            .unwrap_or(match parts.config.zookeeper_dialect {
-                config::Dialect::V3_4 => Dialect::V3_4,
-                _ => Dialect::V3_5,
-            });
+        let dialect = Dialect::from(parts.config.zookeeper_dialect);
         let chance = parts.seed | 1;
         Self {
             parts,
@@ -404,7 +397,7 @@ impl Coordinator {
     }
 
     /// Registers; an id that is held by another session is waited for: at the first start only as long as a dead session
-    /// can linger, later for as long as it takes (ruling 16). `false` if we are to leave instead.
+    /// can linger, later for as long as it takes (S9). `false` if we are to leave instead.
     async fn register(&mut self, session: &Arc<Session>) -> Result<bool, Over> {
         let started = Instant::now();
         let mut is_told = false;

@@ -1,4 +1,4 @@
-//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (ruling 9).
+//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (hazards 2.6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +46,10 @@ pub(super) struct Departure {
     /// Somebody asked for a commit while partitions were being given up, a listener for instance.
     pub is_commit_asked: Arc<AtomicBool>,
     pub drain_until: Instant,
+    /// How long the listener may take, after the drain.
+    pub listener_time: Duration,
+    /// When even the listener is cut short, since the member is leaving.
+    pub end: Option<Instant>,
     pub delay: Duration,
 }
 
@@ -158,9 +162,8 @@ impl Departure {
             .map(|(f, _)| f.ownership.partition.clone())
             .collect();
         let left = self.session.lease.left(self.common.clock.now());
-        let until = self
-            .drain_until
-            .min(Instant::now() + left.min(Duration::from_secs(3600)));
+        let until = Instant::now() + self.listener_time.min(left);
+        let until = self.end.map_or(until, |end| until.min(end));
         let work = self
             .outside
             .run(Box::new(move || listener.before_release(&partitions)));

@@ -453,7 +453,7 @@ impl Service {
                     self.renew(&text);
                 }
             }
-            // Said by `AllBrokersDown` if it matters; and a group of brokers' own does not concern us (ruling 24).
+            // Said by `AllBrokersDown` if it matters; and a group of brokers' own does not concern us (docs/brokers.md).
             Some(
                 Code::BrokerTransportFailure
                 | Code::Resolve

@@ -347,7 +347,7 @@ async fn keys_tombstones_and_headers_arrive_as_they_were_sent() {
 
 #[tokio::test]
 async fn a_message_outlives_queue_reader_and_close() {
-    // Ruling 31
+    // K3
     let cluster = cluster(1);
     produce(&producer(&cluster), 0, 0..3);
     let reader = reader(&cluster);
@@ -672,7 +672,7 @@ async fn what_a_broker_refuses_is_trouble_of_the_partition() {
 
 #[tokio::test]
 async fn a_client_ends_on_the_closers_thread_whoever_drops_the_last_message() {
-    // Ruling 31
+    // K3
     let cluster = cluster(1);
     produce(&producer(&cluster), 0, 0..1);
     let config = fetching(&cluster).config(Generation::default()).unwrap();

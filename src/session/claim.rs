@@ -97,7 +97,7 @@ enum Next {
 
 impl Session {
     /// Claims what is free among these. The offset nodes are read first and confirmed with the claim, so that an
-    /// earlier owner's late commit finds another version (ruling 10).
+    /// earlier owner's late commit finds another version (hazards 2.2).
     pub async fn claim(
         &self,
         wants: Vec<Want>,
@@ -234,7 +234,7 @@ impl Session {
                 .collect();
             return self.stamp_batch(ops, 1).await;
         }
-        // On 3.4 the node is made first and counts only once it is stamped (ruling 11).
+        // On 3.4 the node is made first and counts only once it is stamped (hazards 2.2).
         let creates = batch.iter().map(|attempt| {
             let path = paths::owner(self.group(), &attempt.want.partition);
             let data = encode_owner(&attempt.want.stream);

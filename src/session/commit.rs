@@ -10,7 +10,7 @@ use crate::session::{Session, Trouble, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{StoredOffset, decode_offset, encode_offset};
 
-/// Our owner nodes are at this version; a JVM's are at 0 (ruling 7).
+/// Our owner nodes are at this version; a JVM's are at 0 (hazards 2.2).
 const STAMPED: i32 = 1;
 
 /// So often a commit is tried before it is left for the next time; each try follows something new that was read.

@@ -272,7 +272,7 @@ impl Session {
         }
     }
 
-    /// Our registration was refused by that check: finds out whether it is still ours (ruling 15 of the design).
+    /// Our registration was refused by that check: finds out whether it is still ours.
     async fn recheck_registration(&self) -> Result<(), Trouble> {
         match self.connection.data(&self.path).await {
             Ok((_, stat)) if self.is_mine(&stat) => self.adopt(stat.version).await,

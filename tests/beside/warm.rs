@@ -30,7 +30,7 @@ fn a_warm_jvm_joins_and_leaves_and_nothing_is_lost_or_doubled() {
 }
 
 /// J2: it reads the offsets one by one, here for a twentieth of a second, and claims after that. Our hands are as slow, so that our last
-/// commits fall into its reading, and only the pause of ruling 8 keeps it from claiming with what it read: without that, one joining in two
+/// commits fall into its reading, and only the pause of the hand-over keeps it from claiming with what it read: without that, one joining in two
 /// or three began too early. The pause is longer than by default for the sake of a machine that has other things to do.
 #[test]
 fn a_jvm_that_reads_many_offsets_before_it_claims_misses_no_commit() {

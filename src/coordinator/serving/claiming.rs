@@ -151,7 +151,7 @@ impl Serving<'_> {
         Ok(taken)
     }
 
-    /// Names the member whose owner text it is. It is matched whole, never taken apart (ruling 3).
+    /// Names the member whose owner text it is. It is matched whole, never taken apart (L-5).
     pub(super) fn known_holder(&self, mut holder: Holder) -> Holder {
         let is_its = |id: &ConsumerId| {
             let rest = holder.text.strip_prefix(id.as_str());

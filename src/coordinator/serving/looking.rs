@@ -51,7 +51,7 @@ impl Serving<'_> {
         Ok(expansion)
     }
 
-    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (ruling 26).
+    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (hazards 2.2, O9).
     pub(super) fn begin_remade_topics_anew(&mut self) {
         let now = Instant::now();
         for (partition, held) in &mut self.held {

@@ -20,7 +20,7 @@ impl Serving<'_> {
         }
     }
 
-    /// After so long a wait it is not the ordinary course of a hand-over any more (ruling 20).
+    /// After so long a wait it is not the ordinary course of a hand-over any more (A12).
     pub(super) fn patience(&self) -> Duration {
         let config = &self.core.parts.config;
         let ordinary = self.session.terms().session_timeout() * 2 + config.drain_timeout;

@@ -318,7 +318,7 @@ impl<'a> Serving<'a> {
             tokio::select! {
                 biased;
                 command = self.core.parts.commands.recv() => match command {
-                    // The handle is gone: fence at once, no last commit (ruling 29).
+                    // The handle is gone: fence at once, no last commit (R6).
                     None => return Err(Over::Left),
                     Some(Command::Commit { reply }) => self.commit_asked(reply),
                     Some(Command::Leave { until, reply }) => {

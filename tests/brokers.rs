@@ -724,6 +724,8 @@ fn a_broker_that_comes_late_restarts_and_moves_costs_a_member_nothing_of_its_sha
             site.broker.move_elsewhere();
             sent.extend(Producer::connect(&site.broker, "t").produce(0..3, 20));
             read_all(&ours, &sent);
+            until("its return is told", LONG, || is_away(&ours) == Some(false));
+            assert!(ours.connector().health().has_brokers);
             assert_eq!(owners(&site.tree, "late", "t"), before, "{version}");
         }
         let made: BTreeSet<String> = site.tree.children("/brokers/topics").into_iter().collect();

@@ -418,6 +418,40 @@ async fn brokers_that_go_and_come_back_are_told_once_each() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_find_brokers_which_are_there_is_made_anew() {
+    let cluster = cluster(1);
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..10);
+    // It takes connections and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut fetching = fetching(&cluster);
+    fetching
+        .brokers
+        .push(mute.local_addr().unwrap().to_string());
+    let quick = ("api.version.request.timeout.ms".into(), "200".into());
+    fetching.settings.extend([quick]);
+    fetching.deadline = Duration::from_secs(2);
+    let reader = KafkaReader::new(fetching).unwrap();
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(10).await;
+    cluster.broker_down(1).unwrap();
+    let Err(Trouble::Failed(reason)) = tap.next().await else {
+        panic!("the client goes, and its queues with it");
+    };
+    assert!(reason.contains("does not find them"), "{reason}");
+    cluster.broker_up(1).unwrap();
+    produce(&producer, 0, 10..11);
+    let again = async {
+        loop {
+            if let Ok(tap) = read(&reader, 0, 10).await {
+                return tap;
+            }
+        }
+    };
+    assert_eq!(within(again).await.offsets(1).await, [10]);
+}
+
+#[tokio::test]
 async fn without_any_broker_a_read_is_refused_in_time() {
     let mut fetching = Fetching::new(BTreeMap::new(), vec!["127.0.0.1:1".into()], 1);
     fetching.deadline = Duration::from_millis(300);

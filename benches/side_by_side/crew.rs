@@ -107,6 +107,8 @@ pub fn jvm_options() -> JvmMemberOptions {
         flags: flags.map(str::to_owned).to_vec(),
         ..JvmMemberOptions::default()
     }
+    // The tests' members have it lower; this is how it comes, and also ours.
+    .with("fetch.wait.max.ms", "100")
 }
 
 /// The servers with ticks of two seconds, as they come.
@@ -116,10 +118,16 @@ pub fn servers(wish: &Wish) -> (ZooKeeper, Broker) {
         wish.zookeeper
     ));
     let best = ["-XX:TieredStopAtLevel=4".to_owned()];
+    // The tests' server neither writes through to the disk nor makes its log larger in advance, to be quick; this one does both.
+    let flags = [
+        "-Dzookeeper.forceSync=yes",
+        "-Dzookeeper.preAllocSize=65536",
+    ];
+    let flags = flags.map(str::to_owned).into_iter().chain(best.clone());
     let options = ZooKeeperOptions {
         tick_ms: 2000,
         heap_mb: 512,
-        flags: best.to_vec(),
+        flags: flags.collect(),
         ..ZooKeeperOptions::default()
     };
     let zookeeper = ZooKeeper::start_with(&wish.zookeeper, options);

@@ -62,6 +62,12 @@ pub fn run(wish: &Wish) -> Vec<Row> {
     let mut rows = Vec::new();
     for (bytes, messages) in [(100, 5_000_000_u64), (1024, 1_000_000)] {
         for partitions in [12, 240] {
+            if std::env::var("LOADS")
+                .is_ok_and(|only| !only.contains(&format!("{bytes}x{partitions},")))
+            {
+                continue;
+            }
+
             let load = Load {
                 topic: format!("b{bytes}p{partitions}"),
                 bytes,
@@ -73,6 +79,10 @@ pub fn run(wish: &Wish) -> Vec<Row> {
             for round in 0..wish.few() {
                 for turn in 0..READERS.len() {
                     let place = (turn + round) % READERS.len();
+                    if std::env::var("READERS").is_ok_and(|only| !only.contains(&place.to_string()))
+                    {
+                        continue;
+                    }
                     let group = format!("{}r{round}p{place}", load.topic);
                     let speed = read(READERS[place], &zookeeper, &broker, &group, &load);
                     speeds[place].push(speed.messages);

@@ -350,7 +350,7 @@ impl Beginner {
         let start = |position: &Position| Start {
             partition: position.beginning.ownership.partition.clone(),
             offset: position.offset,
-            bell: position.beginning.ownership.stream.bell.clone(),
+            bell: position.beginning.ownership.bell(),
         };
         let starts: Vec<Start> = reading.values().map(start).collect();
         if starts.is_empty() {

@@ -1,6 +1,6 @@
 //! The coordinator's end of a stream: its partitions, polled in turn, each message checked before it is handed out.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::ack::Freed;
@@ -18,6 +18,8 @@ const BURST: u32 = 500;
 struct Active {
     ownership: Arc<Ownership>,
     queue: Box<dyn Queue>,
+    /// The queue was not found empty yet, or its bell has been rung since.
+    has_more: bool,
     /// Taken from the queue and not handed out, since the lease had lapsed.
     stash: Option<Box<dyn Content>>,
 }
@@ -27,6 +29,39 @@ struct Actives {
     list: Vec<Active>,
     cursor: usize,
     burst: u32,
+}
+
+/// Messages and bytes in somebody's hands, in one word: both are changed for every message.
+///
+/// 36 bits of bytes reach for 64 GiB, beyond any bound.
+#[derive(Default)]
+struct Undone(AtomicU64);
+
+impl Undone {
+    const BYTES: u32 = 36;
+
+    fn word(messages: usize, bytes: usize) -> u64 {
+        (messages as u64) << Self::BYTES | bytes as u64
+    }
+
+    fn is_reached(word: u64, bounds: Bounds) -> bool {
+        let (messages, bytes) = (word >> Self::BYTES, word & ((1 << Self::BYTES) - 1));
+        messages >= bounds.messages as u64 || bytes >= bounds.bytes as u64
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(Self::word(1, bytes), Ordering::SeqCst);
+    }
+
+    /// Answers whether the bound had been reached until then.
+    fn remove(&self, freed: Freed, bounds: Bounds) -> bool {
+        let freed = Self::word(freed.messages, freed.bytes);
+        Self::is_reached(self.0.fetch_sub(freed, Ordering::SeqCst), bounds)
+    }
+
+    fn has_reached(&self, bounds: Bounds) -> bool {
+        Self::is_reached(self.0.load(Ordering::SeqCst), bounds)
+    }
 }
 
 /// The coordinator's end of a stream.
@@ -39,8 +74,7 @@ pub(crate) struct StreamCore {
     actives: Mutex<Actives>,
     is_closed: AtomicBool,
     is_stalled: AtomicBool,
-    undone: AtomicUsize,
-    bytes: AtomicUsize,
+    undone: Undone,
 }
 
 pub(super) enum Step {
@@ -60,8 +94,7 @@ impl StreamCore {
             actives: Mutex::default(),
             is_closed: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
-            undone: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            undone: Undone::default(),
         })
     }
 
@@ -77,6 +110,7 @@ impl StreamCore {
         actives.list.push(Active {
             ownership,
             queue,
+            has_more: true,
             stash: None,
         });
         drop(actives);
@@ -105,8 +139,7 @@ impl StreamCore {
 
     /// Delivery waits until something is acknowledged.
     pub fn is_at_bound(&self) -> bool {
-        self.undone.load(Ordering::SeqCst) >= self.bounds.messages
-            || self.bytes.load(Ordering::SeqCst) >= self.bounds.bytes
+        self.undone.has_reached(self.bounds)
     }
 
     /// The lease was renewed: wakes the reader if it waits for that.
@@ -117,18 +150,14 @@ impl StreamCore {
     }
 
     pub(super) fn note(&self, bytes: usize) {
-        self.undone.fetch_add(1, Ordering::SeqCst);
-        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.undone.add(bytes);
     }
 
     pub(super) fn forget(&self, freed: Freed) {
         if freed.messages == 0 {
             return;
         }
-        let was_at_bound = self.is_at_bound();
-        self.undone.fetch_sub(freed.messages, Ordering::SeqCst);
-        self.bytes.fetch_sub(freed.bytes, Ordering::SeqCst);
-        if was_at_bound {
+        if self.undone.remove(freed, self.bounds) {
             self.bell.ring();
         }
     }
@@ -170,7 +199,7 @@ impl StreamCore {
     fn take(&self, active: &mut Active) -> Taken {
         let content = match active.stash.take() {
             Some(content) => content,
-            None => match active.queue.poll() {
+            None => match active.poll() {
                 Polled::Message(content) => content,
                 Polled::Empty => return Taken::Nothing,
                 Polled::Trouble(trouble) => return Taken::Trouble(trouble),
@@ -203,6 +232,25 @@ enum Taken {
     Lapsed,
     Nothing,
     Trouble(Trouble),
+}
+
+impl Active {
+    /// Looks into the queue if there may be something: of hundreds of partitions most are empty at any moment.
+    fn poll(&mut self) -> Polled {
+        if !self.has_more && !self.ownership.was_rung() {
+            return Polled::Empty;
+        }
+        let polled = self.queue.poll();
+        self.has_more = !matches!(polled, Polled::Empty);
+        if self.has_more {
+            return polled;
+        }
+        // What came since the bell was last heard is found now, or will ring it again.
+        self.ownership.lower_flag();
+        let polled = self.queue.poll();
+        self.has_more = !matches!(polled, Polled::Empty);
+        polled
+    }
 }
 
 impl Actives {

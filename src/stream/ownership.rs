@@ -1,7 +1,7 @@
 //! One ownership of one partition: what was handed out of it, and the fence.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -22,17 +22,32 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Wakes the one task that reads a stream. Rung while nobody waits, it is remembered once.
 #[derive(Clone, Default)]
-pub struct Bell(Arc<Notify>);
+pub struct Bell {
+    reader: Arc<Notify>,
+    /// Up since a ring: which of the partitions behind one stream's bell it was.
+    flag: Option<Arc<AtomicBool>>,
+}
 
 impl Bell {
     /// Rings it. Cheap, callable from any thread.
     pub fn ring(&self) {
-        self.0.notify_one();
+        if let Some(flag) = &self.flag {
+            flag.store(true, Ordering::SeqCst);
+        }
+        self.reader.notify_one();
     }
 
     /// Waits for the next ring.
     pub async fn rung(&self) {
-        self.0.notified().await;
+        self.reader.notified().await;
+    }
+
+    /// The same bell with a flag that goes up with every ring of this handle.
+    fn with_flag(&self, flag: Arc<AtomicBool>) -> Self {
+        Self {
+            reader: self.reader.clone(),
+            flag: Some(flag),
+        }
     }
 }
 
@@ -106,6 +121,8 @@ pub(crate) struct Ownership {
     pub token: i64,
     pub lease: Arc<LeaseGuard>,
     pub stream: Arc<StreamCore>,
+    /// Its queue was filled since this was last taken down.
+    flag: Arc<AtomicBool>,
     state: Mutex<State>,
     idle: Notify,
 }
@@ -151,9 +168,25 @@ impl Ownership {
             token,
             lease,
             stream,
+            flag: Arc::default(),
             state: Mutex::new(state),
             idle: Notify::new(),
         }
+    }
+
+    /// The stream's bell, which also says that it was this partition.
+    pub fn bell(&self) -> Bell {
+        self.stream.bell.with_flag(self.flag.clone())
+    }
+
+    /// Whether the bell was rung since the flag was taken down.
+    pub(super) fn was_rung(&self) -> bool {
+        self.flag.load(Ordering::SeqCst)
+    }
+
+    /// Takes the flag down. What is in the queue by then must be looked for afterwards.
+    pub(super) fn lower_flag(&self) {
+        self.flag.store(false, Ordering::SeqCst);
     }
 
     /// Reading begins, or begins anew, at this offset. What was handed out before stays in the ledger unless it begins anew
@@ -234,7 +267,7 @@ impl Ownership {
         progress(&lock(&self.state))
     }
 
-    /// Resolves when nothing is in anybody's hands any more. Meaningful after [`fence`](Self::fence).
+    /// Resolves when nothing is in anybody's hands any more. Only for after [`fence`](Self::fence); before it, nobody is woken.
     pub async fn drained(&self) {
         loop {
             let idle = self.idle.notified();
@@ -270,7 +303,8 @@ impl Ownership {
     pub(super) fn settle(&self, offset: i64, beginning: u32, is_done: bool) {
         let mut state = lock(&self.state);
         state.in_hand -= 1;
-        let is_idle = state.in_hand == 0;
+        // Only who has fenced it waits for that.
+        let is_awaited = state.in_hand == 0 && state.is_fenced;
         if is_done {
             let is_late = state.is_over || state.beginning != beginning;
             match &mut state.ledger {
@@ -284,7 +318,7 @@ impl Ownership {
             }
         }
         drop(state);
-        if is_idle {
+        if is_awaited {
             self.idle.notify_waiters();
         }
     }

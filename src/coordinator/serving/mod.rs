@@ -285,7 +285,10 @@ impl<'a> Serving<'a> {
             self.is_unfinished = false;
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
-            self.find_brokers().await?;
+            // Before the first look nobody knows for how many partitions a reader is to have room.
+            if !self.view.members.is_empty() {
+                self.find_brokers().await?;
+            }
             self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;

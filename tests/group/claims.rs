@@ -11,7 +11,7 @@ use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{GROUP, Kit, Member, T, at, range_of, until};
+use crate::kit::{GROUP, Kit, T, at, range_of, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_somebody_else_holds_is_waited_for_while_the_others_are_served() {
@@ -516,7 +516,6 @@ async fn members_whose_names_begin_alike_are_told_apart() {
     .await;
     a.settled().await;
     b.settled().await;
-    let _: [&Member; 2] = [&a, &b];
 }
 
 #[tokio::test(start_paused = true)]

@@ -155,7 +155,7 @@ impl World {
         let asked = timeout(Duration::from_millis(20), reader.stream.recv()).await;
         let Ok(Some(message)) = asked else { return };
         let place_of = (message.topic_partition().clone(), message.offset());
-        let token = message.fencing_token();
+        let token = message.token();
         match then {
             Then::Undone => message.leave_undone(),
             Then::Kept => reader.lent = Some((place_of, token)),

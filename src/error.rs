@@ -94,8 +94,9 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {}
 
-/// Text of somebody else's making, fit for a log or a terminal: control characters escaped, cut after 256 bytes.
-pub(crate) fn printable(text: &str) -> String {
+/// Text of somebody else's making, fit for a log or a terminal: control characters and marks that turn a line around are
+/// escaped, and it is cut after 256 bytes.
+pub fn printable(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         // Bidirectional marks turn a terminal's line around just as control characters do.

@@ -234,14 +234,16 @@ pub enum Event {
         /// How far we are.
         ours: i64,
     },
-    /// A commit could not be carried out; it is tried again.
+    /// A commit could not be carried out. With `auto.commit.enable` it is tried again; without, whoever asked for it gets an
+    /// error and may ask again.
     CommitFailed {
         /// The partition.
         partition: TopicPartition,
         /// What was in the way.
         reason: String,
     },
-    /// A registration could not be read; that member counts as absent.
+    /// A registration could not be read. That member counts as absent, or, if `malformed.peer` is `as_jvm`, nothing is
+    /// rebalanced until it is gone.
     MemberMalformed {
         /// The registration node.
         path: String,
@@ -304,7 +306,7 @@ pub enum Event {
         /// What happened.
         reason: String,
     },
-    /// The self-check found something wrong and put it right.
+    /// The self-check, or a commit that met an offset which could not be read, found something wrong and put it right.
     Repaired {
         /// What it was.
         what: String,

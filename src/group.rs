@@ -294,7 +294,7 @@ pub struct Member {
 pub struct GroupView {
     /// The members whose registration could be read.
     pub members: BTreeMap<ConsumerId, Member>,
-    /// Members whose registration could not be read, with the reason. They count as absent (decision 13).
+    /// Members whose registration could not be read, with the reason. They count as absent, or stop every rebalance, as `malformed.peer` says (D1).
     pub malformed: BTreeMap<ConsumerId, String>,
     /// The partitions of each topic that somebody of interest subscribes to, in ascending order.
     /// A topic that does not exist has none; one whose node could not be read is in `unreadable` instead.

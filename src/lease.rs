@@ -33,7 +33,7 @@ impl Moment {
     }
 }
 
-/// What the session timeout that the servers granted means for the lease (decision 5 of the architecture; hazards 2.3).
+/// What the session timeout that the servers granted means for the lease (hazards 2.3).
 ///
 /// With a timeout of 6 s: a lease lasts 3 s from the moment its proof was *sent*, a proof is asked for every 1.5 s,
 /// a packet of some kind leaves every 750 ms, and a commit is sent only with 750 ms left.

@@ -17,6 +17,7 @@ pub mod kafka;
 pub mod lease;
 pub mod listener;
 #[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
 pub mod memory;
 pub mod observer;
 pub mod rebalance;
@@ -32,5 +33,11 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use group::{ConsumerId, GroupName, StreamId, Topic, TopicPartition};
 #[cfg(any(test, feature = "testing"))]
+#[doc(inline)]
 pub use memory as testing;
 pub use stream::{AckToken, Lent, Message, MessageStream, Streams};
+
+/// The README's example is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -8,8 +8,9 @@ use crate::registry::Later;
 
 /// Is told when partitions come and go.
 ///
-/// Every call runs outside the member's own task with a deadline: the smaller of `drain.timeout.ms` and what is left of
-/// the lease. Past it the member goes on without the listener and says so in an event. A panic is caught and reported.
+/// Every call runs outside the member's own task with a deadline of `drain.timeout.ms`; for `before_release` it is less if
+/// less is left of the lease, or of the time in which the member is to leave. Past it the member goes on without the
+/// listener and says so in an event. A panic is caught and reported.
 /// For one partition the calls alternate: claimed, then released or lost. A listener may call the connector.
 pub trait RebalanceListener: Send + Sync {
     /// These partitions are about to be given up: nothing more of them is delivered, what is done is committed, and they

@@ -23,7 +23,7 @@ impl Plan {
     }
 }
 
-/// Compares an assignment with what a member holds. Only the difference moves (decision 1 of the architecture); of frozen
+/// Compares an assignment with what a member holds. Only the difference moves (W9); of frozen
 /// topics, about which we are not sure, what is held is kept and nothing new is claimed.
 ///
 /// With partitions 0 to 3 of `t` held and the assignment giving us 0 and 1, `c2` 2 and 3: release 2 and 3 to `c2`, keep

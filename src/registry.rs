@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config;
 use crate::error::Error;
 
 /// A future that owns all it needs.
@@ -171,6 +172,16 @@ pub enum Dialect {
     V3_5,
     /// ZooKeeper 3.4: nodes are created one by one, and stamped in a transaction.
     V3_4,
+}
+
+/// The dialect to begin with; what `auto` finds out is for the one who asks.
+impl From<config::Dialect> for Dialect {
+    fn from(setting: config::Dialect) -> Self {
+        match setting {
+            config::Dialect::V3_4 => Self::V3_4,
+            config::Dialect::V3_5 | config::Dialect::Auto => Self::V3_5,
+        }
+    }
 }
 
 /// One session. All requests belong to it and to no other: nothing is ever repeated on a later one.

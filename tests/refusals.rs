@@ -420,7 +420,7 @@ fn no_broker_in_reach_is_told_once_and_the_share_is_kept() {
 
 #[test]
 fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
-    // Ruling 24
+    // docs/brokers.md
     let chroot = "/denied";
     tree().make(chroot, "");
     let options = BrokerOptions {
@@ -513,7 +513,7 @@ fn a_topic_that_a_brokers_acl_denies_is_told_retried_and_kept() {
     };
     acl("--add");
     let mut member = Reading::join(config_below(zookeeper(), chroot, "g"), "t");
-    let event = member.hear_asking("it is told", |event| {
+    member.hear_asking("it is told", |event| {
         matches!(event, Event::ReadFailed { .. } | Event::Warning { .. })
             && event.to_string().to_lowercase().contains("authorization")
     });
@@ -607,7 +607,7 @@ fn our_owner_node_deleted_by_hand_is_noticed_fenced_and_claimed_anew_without_los
 
 #[test]
 fn a_message_dropped_without_ack_is_in_health_and_events_and_delivery_stops_at_the_bound() {
-    // Ruling 27
+    // R4
     const BOUND: u32 = 50;
     broker().create_topic("dropped", 1);
     Producer::connect(broker(), "dropped").produce(0..1, 200);

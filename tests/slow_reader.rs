@@ -30,7 +30,7 @@ fn resident() -> u64 {
 
 #[test]
 fn a_reader_that_acknowledges_nothing_holds_no_more_than_its_bounds() {
-    // K8, ruling 27
+    // K8, R4
     let zookeeper = ZooKeeper::start("3.9.5");
     let options = BrokerOptions {
         heap_mb: 384,
@@ -83,6 +83,14 @@ fn a_reader_that_acknowledges_nothing_holds_no_more_than_its_bounds() {
         grown / MIB,
         most / MIB
     );
+    // What is kept is really in memory: the bound was not kept by an empty queue.
+    let least = u64::from(UNACKED) / 2;
+    assert!(
+        grown >= least,
+        "{} MiB more, at least {} MiB are kept",
+        grown / MIB,
+        least / MIB
+    );
     let health = member.connector.health();
     let undone: usize = health.held.values().map(|holding| holding.undone).sum();
     assert_eq!(undone, bound);
@@ -95,8 +103,4 @@ fn a_reader_that_acknowledges_nothing_holds_no_more_than_its_bounds() {
     let rest = PARTITIONS as usize * MESSAGES as usize - bound - 1;
     assert_eq!(member.take(rest).len(), rest);
     member.leave();
-    support::passed(
-        "slow_reader",
-        &[("broker", "1.1.1"), ("zookeeper", "3.9.5")],
-    );
 }

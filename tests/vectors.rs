@@ -65,6 +65,7 @@ fn topic(name: &str) -> Topic {
 
 // The copies
 
+// Compares only where the originals lie beside the repository; what the tests need of the vectors is in tests/vectors/.
 #[test]
 fn the_copies_are_the_originals() {
     let originals = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/vectors");

@@ -15,6 +15,11 @@ const OLD_NAME: &str = "the key has the same name without kafka.";
 
 /// Keys of the Kafka client that a user may not set, with the reason.
 const RESERVED: &[(&str, &str)] = &[
+    ("allow.auto.create.topics", "a reader makes no topics"),
+    (
+        "enable.metrics.push",
+        "brokers are not told about the service",
+    ),
     ("auto.commit.enable", OURS),
     ("auto.commit.interval.ms", OURS),
     ("auto.offset.reset", OURS),

@@ -254,15 +254,15 @@ pub const KEYS: &[Key] = keys! {
     "max.unacked.messages", "100000", "ours", Honoured,
         |c, v| { c.max_unacked_messages = v.positive()?; Ok(()) },
         |c| text(c.max_unacked_messages),
-        "Messages of a member handed over and not acknowledged, past which delivery waits. More: more again after a crash.";
+        "Messages of one stream handed over and not acknowledged, past which its delivery waits. More: more again after a crash.";
     "max.unacked.bytes", "67108864", "ours", Honoured,
         |c, v| { c.max_unacked_bytes = v.positive()?; Ok(()) },
         |c| text(c.max_unacked_bytes),
-        "Bytes that those messages pin in memory, past which delivery waits.";
+        "Bytes of the keys and payloads of those messages, past which delivery of their stream waits.";
     "unacked.warn.age.ms", "60000", "ours", Honoured,
         |c, v| { c.unacked_warn_age = v.positive_ms()?; Ok(()) },
         |c| ms(c.unacked_warn_age),
-        "The age of the oldest unacknowledged message of a partition past which an event names it.";
+        "The age of the oldest unacknowledged message of a partition past which an event names it. It comes with the self-check, so up to `registration.check.interval.ms` later.";
     "max.buffered.bytes", "67108864", "ours", Honoured,
         |c, v| { c.max_buffered_bytes = v.positive()?; Ok(()) },
         |c| text(c.max_buffered_bytes),

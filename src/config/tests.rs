@@ -344,7 +344,7 @@ fn what_is_set_in_code_is_checked_as_if_it_had_been_read() {
     }
 }
 
-// Decision 10 of the design: commits, resets and membership are ours.
+// K4, K5: commits, resets and membership are ours.
 #[test]
 fn the_kafka_client_gets_what_it_must_and_no_user_can_change_that() {
     let settings =

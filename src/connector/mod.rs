@@ -1,5 +1,7 @@
 //! What a service holds in its hand: connect, take streams, commit, ask how it stands, leave.
 
+mod builder;
+mod health;
 mod host;
 mod outside;
 mod source;
@@ -12,28 +14,24 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::assign::{Assignor, named};
-use crate::clock::{BootClock, LeaseClock};
-use crate::config::{self, Config};
+use crate::assign::Assignor;
+use crate::config::Config;
 use crate::coordinator::{Command, Coordinator, Outlets, Parts, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, Holder};
+use crate::event::Event;
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
-use crate::id::{Fixed, HashedHost, IdContext, IdStrategy, name};
 use crate::listener::{Outside, RebalanceListener};
-use crate::registry::{Dialect, Registry};
+use crate::registry::Registry;
 use crate::stream::{Bounds, Common, MessageStream, ReaderSource, StreamCore, Streams};
 use crate::wire::MAX_STREAMS;
-use crate::zk::{ZkRegistry, ZkSettings};
 
+pub use self::builder::Builder;
+pub use self::health::{Health, Holding};
 pub use crate::coordinator::Phase;
 
+use self::health::is_settled;
 use self::host::Host;
-use self::outside::Aside;
 use self::source::KafkaSource;
-
-/// So many events wait for a watcher that is slow; then the oldest are dropped.
-const EVENTS: usize = 8192;
 
 /// A member of a group.
 ///
@@ -48,7 +46,8 @@ pub struct ConsumerConnector {
     me: ConsumerId,
     commands: mpsc::Sender<Command>,
     stop: watch::Sender<Option<Instant>>,
-    outlets: Outlets,
+    /// Weak, so that watchers see the end when the member is gone.
+    events: broadcast::WeakSender<Event>,
     snapshot: watch::Receiver<Snapshot>,
     /// What was told before anybody could ask, for the first who does.
     early: Mutex<Option<broadcast::Receiver<Event>>>,
@@ -67,234 +66,12 @@ struct Waiting {
     is_foreign_assignor: bool,
     listener: Option<Arc<dyn RebalanceListener>>,
     outside: Arc<dyn Outside>,
+    assignor_place: Arc<dyn Outside>,
     commands: mpsc::Receiver<Command>,
     stop: watch::Receiver<Option<Instant>>,
+    outlets: Outlets,
     seed: u64,
-    dialect: Option<Dialect>,
     host: Option<Arc<Host>>,
-}
-
-/// Sets a member up with more than a [`Config`] can say.
-pub struct Builder {
-    config: Config,
-    strategy: Option<Arc<dyn IdStrategy>>,
-    instance: u32,
-    assignor: Option<Arc<dyn Assignor>>,
-    listener: Option<Arc<dyn RebalanceListener>>,
-    registry: Option<Arc<dyn Registry>>,
-    source: Option<Arc<dyn ReaderSource>>,
-    outside: Option<Arc<dyn Outside>>,
-    clock: Option<Arc<dyn LeaseClock>>,
-    context: Option<IdContext>,
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Builder({:?})", self.config)
-    }
-}
-
-impl Builder {
-    /// How the member's name is made; [`HashedHost`] otherwise. `consumer.id` in the configuration wins over both.
-    #[must_use]
-    pub fn with_id_strategy(mut self, strategy: Arc<dyn IdStrategy>) -> Self {
-        self.strategy = Some(strategy);
-        self
-    }
-
-    /// Which of several processes of this group on this host it is, from 0, for the strategies that ask.
-    #[must_use]
-    pub fn with_instance(mut self, instance: u32) -> Self {
-        self.instance = instance;
-        self
-    }
-
-    /// Who should own what. **All members of the group must compute the same**, and nothing in ZooKeeper checks that.
-    /// It runs outside the member's task, with the session timeout as its deadline.
-    #[must_use]
-    pub fn with_assignor(mut self, assignor: Arc<dyn Assignor>) -> Self {
-        self.assignor = Some(assignor);
-        self
-    }
-
-    /// Is told when partitions come and go.
-    #[must_use]
-    pub fn with_listener(mut self, listener: Arc<dyn RebalanceListener>) -> Self {
-        self.listener = Some(listener);
-        self
-    }
-
-    /// Another registry than the ZooKeeper servers of the configuration, as the test kit's.
-    #[must_use]
-    pub fn with_registry(mut self, registry: Arc<dyn Registry>) -> Self {
-        self.registry = Some(registry);
-        self
-    }
-
-    /// Another source of messages than the Kafka brokers, as the test kit's.
-    #[must_use]
-    pub fn with_reader_source(mut self, source: Arc<dyn ReaderSource>) -> Self {
-        self.source = Some(source);
-        self
-    }
-
-    /// Another clock for the lease, as the test kit's.
-    #[must_use]
-    pub fn with_clock(mut self, clock: Arc<dyn LeaseClock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// Another place for the user's code to run, as the test kit's.
-    #[must_use]
-    pub fn with_outside(mut self, outside: Arc<dyn Outside>) -> Self {
-        self.outside = Some(outside);
-        self
-    }
-
-    /// What the id is made from, instead of this host's name, the time and chance: for pretended hosts and for tests.
-    #[must_use]
-    pub fn with_id_context(mut self, context: IdContext) -> Self {
-        self.context = Some(context);
-        self
-    }
-
-    /// Checks the settings and connects to ZooKeeper. Nothing is written yet.
-    ///
-    /// # Errors
-    /// [`Config`](ErrorKind::Config) for a setting that cannot work, naming its key. [`Connection`](ErrorKind::Connection)
-    /// within `zookeeper.connection.timeout.ms` if no server can be reached or serves us, saying which of the things it is.
-    pub async fn connect(self) -> Result<ConsumerConnector> {
-        let host = Host::shared()?;
-        let mut connector = self.prepare()?;
-        let waiting = connector
-            .waiting
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        let waiting = waiting.as_mut().expect("it was just made");
-        waiting.host = Some(host.clone());
-        let registry = waiting.registry.clone();
-        let dialect = forced_dialect(&connector.config);
-        // The session lives on the members' own thread; a first one shows that there is somebody to speak to.
-        let tried = host.run(async move {
-            let connection = registry.open(dialect).await?;
-            connection.close().await;
-            Ok::<(), Error>(())
-        });
-        tried
-            .await
-            .map_err(|_| Error::new(ErrorKind::Internal, "the members' thread is gone"))??;
-        Ok(connector)
-    }
-
-    fn prepare(self) -> Result<ConsumerConnector> {
-        self.config.check()?;
-        let config = self.config;
-        let (events, early) = broadcast::channel(EVENTS);
-        let (snapshot_in, snapshot) = watch::channel(Snapshot::default());
-        let outlets = Outlets {
-            events,
-            snapshot: snapshot_in,
-        };
-        let me = match (&config.consumer_id, self.context) {
-            (Some(fixed), context) => {
-                let context =
-                    context.unwrap_or_else(|| IdContext::of_this_process(&config.group).0);
-                name(&context, &Fixed::new(fixed.clone()))?
-            }
-            (None, Some(context)) => name(
-                &context,
-                &*self.strategy.unwrap_or_else(|| Arc::new(HashedHost)),
-            )?,
-            (None, None) => {
-                let (context, from) = IdContext::of_this_process(&config.group);
-                let context = context.with_instance(self.instance);
-                if from.is_fallback() {
-                    outlets.tell(Event::HostNameReplaced {
-                        instead: context.host.clone(),
-                    });
-                }
-                name(
-                    &context,
-                    &*self.strategy.unwrap_or_else(|| Arc::new(HashedHost)),
-                )?
-            }
-        };
-        for what in config.warnings() {
-            outlets.tell(Event::Warning { what });
-        }
-        let clock: Arc<dyn LeaseClock> = self.clock.unwrap_or_else(|| Arc::new(BootClock));
-        let seed = seed_of(&me, clock.wall_ms());
-        let (commands_in, commands) = mpsc::channel(16);
-        let (stop_in, stop) = watch::channel(None);
-        let is_foreign_assignor = self.assignor.is_some();
-        let assignor = match self.assignor {
-            Some(assignor) => assignor,
-            None => named(config.strategy, config.compat),
-        };
-        let waiting = Waiting {
-            registry: self
-                .registry
-                .unwrap_or_else(|| Arc::new(ZkRegistry::new(ZkSettings::of(&config)))),
-            source: self.source,
-            assignor,
-            is_foreign_assignor,
-            listener: self.listener,
-            outside: self.outside.unwrap_or_else(|| Arc::new(Aside::default())),
-            commands,
-            stop,
-            seed,
-            dialect: None,
-            host: None,
-        };
-        Ok(ConsumerConnector {
-            config,
-            me,
-            commands: commands_in,
-            stop: stop_in,
-            outlets,
-            snapshot,
-            early: Mutex::new(Some(early)),
-            common: Arc::new(Common::new(clock)),
-            cores: Mutex::default(),
-            waiting: Mutex::new(Some(waiting)),
-            process: std::process::id(),
-        })
-    }
-
-    /// The member as a future for the caller to poll, pause and drop, in the caller's own runtime: for simulations with
-    /// paused time. `topics` as for [`ConsumerConnector::streams`].
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect) and [`streams`](ConsumerConnector::streams), as far as settings are concerned.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn into_future(
-        self,
-        topics: impl IntoIterator<Item = (Topic, u32)>,
-    ) -> Result<(
-        ConsumerConnector,
-        Streams,
-        impl Future<Output = ()> + Send + 'static,
-    )> {
-        let connector = self.prepare()?;
-        let (waiting, subscription) = connector.take_topics(topics)?;
-        let (streams, coordinator, _joined, _host) = connector.assemble(waiting, subscription)?;
-        Ok((connector, streams, coordinator.run()))
-    }
-}
-
-fn forced_dialect(config: &Config) -> Dialect {
-    match config.zookeeper_dialect {
-        config::Dialect::V3_4 => Dialect::V3_4,
-        _ => Dialect::V3_5,
-    }
-}
-
-/// Only pauses depend on it, so that members do not come back in step.
-fn seed_of(me: &ConsumerId, time: u64) -> u64 {
-    me.as_str().bytes().fold(time, |seed, byte| {
-        seed.rotate_left(5) ^ u64::from(byte).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    })
 }
 
 impl ConsumerConnector {
@@ -308,18 +85,7 @@ impl ConsumerConnector {
 
     /// Sets a member up with an id strategy, an assignor or a listener of one's own.
     pub fn builder(config: Config) -> Builder {
-        Builder {
-            config,
-            strategy: None,
-            instance: 0,
-            assignor: None,
-            listener: None,
-            registry: None,
-            source: None,
-            outside: None,
-            clock: None,
-            context: None,
-        }
+        Builder::new(config)
     }
 
     /// Joins the group: registers with these topics and stream counts, and answers with the streams once the registration
@@ -329,9 +95,10 @@ impl ConsumerConnector {
     /// owns follows from the assignor.
     ///
     /// # Errors
-    /// [`Config`](ErrorKind::Config) before anything is written: no topic, a stream count of 0 or more than 100,000 in all, a
-    /// second call. [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, [`NoAuth`](ErrorKind::NoAuth) if we
-    /// may not write below `/consumers`. After these the connector is of no more use.
+    /// [`Config`](ErrorKind::Config) before anything is taken or written: no topic, a stream count of 0 or more than 100,000
+    /// in all, after which one may ask again; or a second call, which leaves the streams of the first as they are.
+    /// [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, [`NoAuth`](ErrorKind::NoAuth) if we may not write
+    /// below `/consumers`: after these two the connector is of no more use.
     pub async fn streams(&self, topics: impl IntoIterator<Item = (Topic, u32)>) -> Result<Streams> {
         self.check_process()?;
         let (waiting, subscription) = self.take_topics(topics)?;
@@ -424,14 +191,14 @@ impl ConsumerConnector {
             is_foreign_assignor: waiting.is_foreign_assignor,
             listener: waiting.listener,
             outside: waiting.outside,
+            assignor_place: waiting.assignor_place,
             common: self.common.clone(),
             streams: cores,
-            outlets: self.outlets.clone(),
+            outlets: waiting.outlets,
             commands: waiting.commands,
             stop: waiting.stop,
             joined: Some(joined_in),
             seed: waiting.seed,
-            dialect: waiting.dialect,
         };
         Ok((streams, Coordinator::new(parts), joined, waiting.host))
     }
@@ -484,7 +251,13 @@ impl ConsumerConnector {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        Events(early.unwrap_or_else(|| self.outlets.events.subscribe()))
+        let later = || self.events.upgrade().map(|events| events.subscribe());
+        // After the end there is nothing to hear: a receiver whose sender is gone says so.
+        Events(
+            early
+                .or_else(later)
+                .unwrap_or_else(|| broadcast::channel(1).1),
+        )
     }
 
     /// How the member stands.
@@ -618,109 +391,4 @@ impl Events {
             Err(_) => None,
         }
     }
-}
-
-/// A partition that is ours, and how far its reading is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holding {
-    /// The stream that has it.
-    pub stream: StreamId,
-    /// The fencing token.
-    pub token: i64,
-    /// The offset that would be committed now; none until reading has begun.
-    pub position: Option<i64>,
-    /// Messages handed out and not committable.
-    pub undone: usize,
-    /// The oldest of them: its offset, and how long ago it was handed out.
-    pub oldest: Option<(i64, Duration)>,
-}
-
-/// How a member stands, fit for a readiness check: see [`is_ready`](Self::is_ready).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Health {
-    /// Where it is in its life.
-    pub phase: Phase,
-    /// Registered, everything that is ours by the rule claimed, nothing being given up, and all of it read or held back
-    /// for a reason that is named.
-    pub is_settled: bool,
-    /// The ZooKeeper session, as `ephemeralOwner` shows it.
-    pub session: Option<i64>,
-    /// What is left of the lease; none without a session, zero when it lapsed. A member that holds nothing needs none.
-    pub lease_left: Option<Duration>,
-    /// What is ours.
-    pub held: BTreeMap<TopicPartition, Holding>,
-    /// What should be ours and is held by somebody else, by whom, and how long we have waited.
-    pub waiting: BTreeMap<TopicPartition, (Holder, Duration)>,
-    /// Those of them that have been waited for longer than a release may take.
-    pub stuck: BTreeSet<TopicPartition>,
-    /// What is ours and not read, and why.
-    pub held_back: BTreeMap<TopicPartition, String>,
-    /// What is ours and read, but not committed, since somebody set its offset forward.
-    pub suspended: BTreeSet<TopicPartition>,
-    /// Members of the group that were seen last.
-    pub members: usize,
-    /// Counts the rebalances of the present session.
-    pub generation: u64,
-    /// Whether brokers are known and can be reached, as far as we know.
-    pub has_brokers: bool,
-    /// Acknowledgements that came for an ownership that had ended.
-    pub late_acks: u64,
-    /// What ended the member, if something did.
-    pub failure: Option<String>,
-}
-
-impl Health {
-    fn of(snapshot: &Snapshot, common: &Common) -> Self {
-        let now = common.clock.now();
-        let held = snapshot
-            .held
-            .iter()
-            .map(|(partition, (stream, ownership))| {
-                let progress = ownership.progress();
-                let holding = Holding {
-                    stream: stream.clone(),
-                    token: ownership.token,
-                    position: progress.position,
-                    undone: progress.undone,
-                    oldest: progress.oldest.map(|(offset, at)| (offset, now.since(at))),
-                };
-                (partition.clone(), holding)
-            });
-        let waiting = snapshot.waiting.iter();
-        Self {
-            phase: snapshot.phase,
-            is_settled: is_settled(snapshot),
-            session: snapshot.session,
-            lease_left: snapshot.lease.as_ref().map(|lease| lease.left(now)),
-            held: held.collect(),
-            waiting: waiting
-                .map(|(p, (holder, since))| (p.clone(), (holder.clone(), since.elapsed())))
-                .collect(),
-            stuck: snapshot.stuck.clone(),
-            held_back: snapshot.held_back.clone(),
-            suspended: snapshot.suspended.clone(),
-            members: snapshot.members,
-            generation: snapshot.generation,
-            has_brokers: snapshot.has_brokers,
-            late_acks: common.late_acks(),
-            failure: snapshot.failure.as_ref().map(ToString::to_string),
-        }
-    }
-
-    /// Whether the member does what it should: settled, nothing stuck or held back, and what it holds is under a lease.
-    /// A standby that holds nothing is ready too.
-    pub fn is_ready(&self) -> bool {
-        let has_lease = self.held.is_empty() || self.lease_left.is_some_and(|left| !left.is_zero());
-        self.is_settled && self.stuck.is_empty() && self.held_back.is_empty() && has_lease
-    }
-}
-
-fn is_settled(snapshot: &Snapshot) -> bool {
-    snapshot.phase == Phase::Joined
-        && snapshot.is_planned
-        && snapshot.waiting.is_empty()
-        && snapshot.releasing == 0
-        && snapshot.starting == 0
 }

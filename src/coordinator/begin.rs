@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use crate::clock::LeaseClock;
 use crate::config::{MalformedOffset, Reset};
 use crate::event::{Event, ResetCause};
-use crate::group::TopicPartition;
 use crate::session::{Commit, Committed, Found, Session, Stored, Trouble};
 use crate::stream::{Edge, Ownership, Queue, Reader, Start};
 use crate::wire::paths;
@@ -35,6 +36,29 @@ pub(super) struct Beginning {
     pub from: From,
     /// The partition is younger than our knowledge of its topic: nothing of it can have been meant to be skipped.
     pub is_new: bool,
+}
+
+impl Beginning {
+    /// Whether the position is known without asking the brokers.
+    pub fn is_known(&self) -> bool {
+        matches!(
+            &self.from,
+            From::Offset { .. }
+                | From::Stored(Stored {
+                    found: Found::At(_) | Found::Malformed(_),
+                    ..
+                })
+        )
+    }
+}
+
+/// What came of all that were begun together.
+#[derive(Default)]
+pub(super) struct Beginnings {
+    pub list: Vec<(Arc<Ownership>, Begun)>,
+    pub events: Vec<Event>,
+    /// Something that concerns the session and not a single partition.
+    pub trouble: Option<Trouble>,
 }
 
 /// What came of it.
@@ -67,114 +91,162 @@ pub(super) struct Beginner {
 
 /// A start position that is decided, perhaps not committed yet.
 struct Position {
+    beginning: Beginning,
     offset: i64,
     version: Option<i32>,
     committed: Option<i64>,
 }
 
-impl Beginner {
-    /// Settles the start positions, commits those that are new, and begins to read. Tells of resets as it goes.
-    pub async fn begin(
-        self,
-        list: Vec<Beginning>,
-    ) -> (Vec<(Arc<Ownership>, bool, Begun)>, Vec<Event>) {
-        let mut events = Vec::new();
-        let mut done = Vec::new();
-        let mut positions: BTreeMap<TopicPartition, (Beginning, Position)> = BTreeMap::new();
-        let settled = futures_util::future::join_all(
-            list.into_iter().map(|beginning| self.settle(beginning)),
-        )
-        .await;
-        for (beginning, answer, event) in settled {
-            events.extend(event);
-            match answer {
-                Ok(position) => {
-                    positions.insert(beginning.ownership.partition.clone(), (beginning, position));
-                }
-                Err(begun) => done.push((beginning.ownership, beginning.is_new, begun)),
-            }
-        }
-        self.commit_starts(&mut positions, &mut done).await;
-        self.read(positions, &mut done).await;
-        (done, events)
+impl Position {
+    fn ended(self, begun: Begun) -> Ended {
+        (self.beginning.ownership, begun)
     }
 
-    async fn settle(
-        &self,
-        beginning: Beginning,
-    ) -> (Beginning, Result<Position, Begun>, Option<Event>) {
-        let partition = beginning.ownership.partition.clone();
-        let (cause, before, version) = match beginning.from.clone() {
-            From::Offset {
+    /// To be begun again from here.
+    fn failed(self, reason: String) -> Ended {
+        let from = From::Offset {
+            offset: self.offset,
+            version: self.version,
+            committed: self.committed,
+        };
+        self.ended(Begun::Failed { from, reason })
+    }
+}
+
+type Ended = (Arc<Ownership>, Begun);
+
+/// What is to be done about a beginning, before anybody is asked.
+enum Decision {
+    At {
+        offset: i64,
+        version: Option<i32>,
+        committed: Option<i64>,
+    },
+    Reset {
+        cause: ResetCause,
+        before: Option<i64>,
+        version: Option<i32>,
+    },
+    HoldBack {
+        reason: String,
+        version: Option<i32>,
+    },
+}
+
+fn decide(from: From, malformed: MalformedOffset) -> Decision {
+    let reset = |cause, before, version| Decision::Reset {
+        cause,
+        before,
+        version,
+    };
+    let Stored { found, version } = match from {
+        From::Offset {
+            offset,
+            version,
+            committed,
+        } => {
+            return Decision::At {
+                offset,
+                version,
+                committed,
+            };
+        }
+        From::Reset {
+            cause,
+            before,
+            version,
+        } => return reset(cause, before, version),
+        From::Stored(stored) => stored,
+    };
+    match found {
+        Found::At(offset) => Decision::At {
+            offset,
+            version,
+            committed: Some(offset),
+        },
+        Found::Nothing => reset(ResetCause::NoOffset, None, version),
+        Found::Negative(offset) => reset(ResetCause::Negative, Some(offset), version),
+        Found::Outdated(offset) => reset(ResetCause::TopicRecreated, offset, version),
+        Found::Malformed(_) if malformed == MalformedOffset::TreatAsMissing => {
+            reset(ResetCause::Malformed, None, version)
+        }
+        Found::Malformed(reason) => Decision::HoldBack { reason, version },
+    }
+}
+
+impl Beginner {
+    /// Settles the start positions, commits those that are new, and begins to read.
+    pub async fn begin(self, list: Vec<Beginning>) -> Beginnings {
+        let mut done = Beginnings::default();
+        let mut positions = Vec::new();
+        let settled = join_all(list.into_iter().map(|beginning| self.settle(beginning))).await;
+        for (settled, event) in settled {
+            done.events.extend(event);
+            match settled {
+                Ok(position) => positions.push(position),
+                Err(ended) => done.list.push(ended),
+            }
+        }
+        let positions = self.commit_starts(positions, &mut done).await;
+        self.read(positions, &mut done).await;
+        done
+    }
+
+    async fn settle(&self, beginning: Beginning) -> (Result<Position, Ended>, Option<Event>) {
+        match decide(beginning.from.clone(), self.malformed) {
+            Decision::At {
                 offset,
                 version,
                 committed,
             } => {
-                return (
+                let position = Position {
                     beginning,
-                    Ok(Position {
-                        offset,
-                        version,
-                        committed,
-                    }),
-                    None,
-                );
+                    offset,
+                    version,
+                    committed,
+                };
+                (Ok(position), None)
             }
-            From::Reset {
+            Decision::HoldBack { reason, version } => {
+                let partition = &beginning.ownership.partition;
+                let event = Event::OffsetMalformed {
+                    path: paths::offset(self.session.group(), partition),
+                    reason: reason.clone(),
+                };
+                let begun = Begun::HeldBack { reason, version };
+                (Err((beginning.ownership, begun)), Some(event))
+            }
+            Decision::Reset {
                 cause,
                 before,
                 version,
-            } => (cause, before, version),
-            From::Stored(Stored { found, version }) => match found {
-                Found::At(offset) => {
-                    return (
-                        beginning,
-                        Ok(Position {
-                            offset,
-                            version,
-                            committed: Some(offset),
-                        }),
-                        None,
-                    );
-                }
-                Found::Nothing => (ResetCause::NoOffset, None, version),
-                Found::Negative(offset) => (ResetCause::Negative, Some(offset), version),
-                Found::Outdated(offset) => (ResetCause::TopicRecreated, offset, version),
-                Found::Malformed(_) if self.malformed == MalformedOffset::TreatAsMissing => {
-                    (ResetCause::Malformed, None, version)
-                }
-                Found::Malformed(reason) => {
-                    let path = paths::offset(self.session.group(), &partition);
-                    let event = Event::OffsetMalformed {
-                        path,
-                        reason: reason.clone(),
-                    };
-                    return (
-                        beginning,
-                        Err(Begun::HeldBack { reason, version }),
-                        Some(event),
-                    );
-                }
-            },
-        };
+            } => self.reset(beginning, cause, before, version).await,
+        }
+    }
+
+    async fn reset(
+        &self,
+        beginning: Beginning,
+        cause: ResetCause,
+        before: Option<i64>,
+        version: Option<i32>,
+    ) -> (Result<Position, Ended>, Option<Event>) {
+        let partition = beginning.ownership.partition.clone();
         let edge = match self.policy {
             // Messages that were written to a new partition before we knew of it would be skipped (D-25).
             Reset::Largest if beginning.is_new => Edge::Earliest,
             Reset::Largest => Edge::Latest,
             Reset::Smallest => Edge::Earliest,
             Reset::None => {
+                let reason = format!("{cause}, and auto.offset.reset is none");
                 let event = Event::OffsetReset {
                     partition,
                     from: before,
                     to: None,
                     cause,
                 };
-                let reason = format!("{cause}, and auto.offset.reset is none");
-                return (
-                    beginning,
-                    Err(Begun::HeldBack { reason, version }),
-                    Some(event),
-                );
+                let begun = Begun::HeldBack { reason, version };
+                return (Err((beginning.ownership, begun)), Some(event));
             }
         };
         match self.reader.edge(&partition, edge).await {
@@ -185,15 +257,13 @@ impl Beginner {
                     to: Some(offset),
                     cause,
                 };
-                (
+                let position = Position {
                     beginning,
-                    Ok(Position {
-                        offset,
-                        version,
-                        committed: None,
-                    }),
-                    Some(event),
-                )
+                    offset,
+                    version,
+                    committed: None,
+                };
+                (Ok(position), Some(event))
             }
             Err(error) => {
                 let from = From::Reset {
@@ -201,12 +271,9 @@ impl Beginner {
                     before,
                     version,
                 };
+                let reason = error.to_string();
                 (
-                    beginning,
-                    Err(Begun::Failed {
-                        from,
-                        reason: error.to_string(),
-                    }),
+                    Err((beginning.ownership, Begun::Failed { from, reason })),
                     None,
                 )
             }
@@ -216,117 +283,96 @@ impl Beginner {
     /// A start that nobody had committed is committed before the first delivery (O4).
     async fn commit_starts(
         &self,
-        positions: &mut BTreeMap<TopicPartition, (Beginning, Position)>,
-        done: &mut Vec<(Arc<Ownership>, bool, Begun)>,
-    ) {
-        let new = positions
-            .iter()
-            .filter(|(_, (_, position))| position.committed.is_none());
-        let commits: Vec<Commit> = new
-            .map(|(partition, (beginning, position))| Commit {
-                partition: partition.clone(),
-                token: beginning.ownership.token,
-                offset: position.offset,
-                version: position.version,
-                is_reset: true,
-            })
-            .collect();
-        let partitions: Vec<TopicPartition> = commits
-            .iter()
-            .map(|commit| commit.partition.clone())
-            .collect();
-        if partitions.is_empty() {
-            return;
+        positions: Vec<Position>,
+        done: &mut Beginnings,
+    ) -> Vec<Position> {
+        let (mut ready, new): (Vec<Position>, Vec<Position>) = positions
+            .into_iter()
+            .partition(|position| position.committed.is_some());
+        if new.is_empty() {
+            return ready;
         }
-        let answers = if self.session.lease.allows_commit(self.clock.now()) {
-            self.session.commit(commits).await
+        let commits = new.iter().map(|position| Commit {
+            partition: position.beginning.ownership.partition.clone(),
+            token: position.beginning.ownership.token,
+            offset: position.offset,
+            version: position.version,
+            is_reset: true,
+        });
+        let answer = if self.session.lease.allows_commit(self.clock.now()) {
+            self.session.commit(commits.collect()).await
         } else {
             Err(Trouble::Transient(
                 "the lease has nearly run out".to_owned(),
             ))
         };
-        for partition in partitions {
-            let outcome = match &answers {
-                Ok(results) => results.get(&partition).cloned(),
-                Err(trouble) => Some(Committed::Unsettled(trouble.to_string())),
-            };
-            match outcome {
-                Some(Committed::Written { version, .. }) => {
-                    if let Some((_, position)) = positions.get_mut(&partition) {
-                        position.version = Some(version);
-                        position.committed = Some(position.offset);
-                    }
+        let (results, why) = match answer {
+            Ok(results) => (results, String::new()),
+            Err(trouble) => {
+                let why = trouble.to_string();
+                // What is more than a passing trouble is the coordinator's to hear.
+                if !matches!(trouble, Trouble::Transient(_)) {
+                    done.trouble = Some(trouble);
                 }
-                outcome => {
-                    let Some((beginning, _)) = positions.remove(&partition) else {
-                        continue;
-                    };
-                    let begun = match (outcome, &answers) {
-                        (Some(Committed::NotOurs), _) | (_, Err(Trouble::SessionLost)) => {
-                            Begun::NotOurs
-                        }
-                        _ => Begun::Failed {
-                            from: beginning.from.clone(),
-                            reason: "the start position could not be committed".to_owned(),
-                        },
-                    };
-                    done.push((beginning.ownership, beginning.is_new, begun));
+                (BTreeMap::new(), why)
+            }
+        };
+        for mut position in new {
+            match results.get(&position.beginning.ownership.partition) {
+                Some(Committed::Written { version, .. }) => {
+                    position.version = Some(*version);
+                    position.committed = Some(position.offset);
+                    ready.push(position);
+                }
+                Some(Committed::NotOurs) => done.list.push(position.ended(Begun::NotOurs)),
+                _ => {
+                    let from = position.beginning.from.clone();
+                    let reason = format!("the start position could not be committed: {why}");
+                    done.list
+                        .push(position.ended(Begun::Failed { from, reason }));
                 }
             }
         }
+        ready
     }
 
-    async fn read(
-        &self,
-        mut positions: BTreeMap<TopicPartition, (Beginning, Position)>,
-        done: &mut Vec<(Arc<Ownership>, bool, Begun)>,
-    ) {
-        // One that was fenced meanwhile is about to be given up; its reading would begin for nothing.
-        let fenced: Vec<TopicPartition> = positions
-            .iter()
-            .filter(|(_, (b, _))| b.ownership.is_fenced())
-            .map(|(p, _)| p.clone())
-            .collect();
-        for partition in fenced {
-            if let Some((beginning, _)) = positions.remove(&partition) {
-                done.push((beginning.ownership, beginning.is_new, Begun::NotOurs));
+    async fn read(&self, positions: Vec<Position>, done: &mut Beginnings) {
+        let mut reading = BTreeMap::new();
+        for position in positions {
+            // One that was fenced meanwhile is about to be given up; its reading would begin for nothing.
+            if position.beginning.ownership.is_fenced() {
+                let reason = "it is being given up".to_owned();
+                done.list.push(position.failed(reason));
+            } else {
+                reading.insert(position.beginning.ownership.partition.clone(), position);
             }
         }
-        let start = |(beginning, position): &(Beginning, Position)| Start {
-            partition: beginning.ownership.partition.clone(),
+        let start = |position: &Position| Start {
+            partition: position.beginning.ownership.partition.clone(),
             offset: position.offset,
-            bell: beginning.ownership.bell(),
+            bell: position.beginning.ownership.bell(),
         };
-        let starts: Vec<Start> = positions.values().map(start).collect();
+        let starts: Vec<Start> = reading.values().map(start).collect();
         if starts.is_empty() {
             return;
         }
         for (partition, answer) in self.reader.read(starts).await {
-            let Some((beginning, position)) = positions.remove(&partition) else {
+            let Some(position) = reading.remove(&partition) else {
                 continue;
             };
-            let Position {
-                offset,
-                version,
-                committed,
-            } = position;
-            let begun = match answer {
-                Ok(queue) => Begun::Reading {
-                    offset,
-                    version,
-                    committed,
-                    queue,
-                },
-                Err(error) => Begun::Failed {
-                    from: From::Offset {
-                        offset,
-                        version,
-                        committed,
-                    },
-                    reason: error.to_string(),
-                },
+            let ended = match answer {
+                Ok(queue) => {
+                    let begun = Begun::Reading {
+                        offset: position.offset,
+                        version: position.version,
+                        committed: position.committed,
+                        queue,
+                    };
+                    position.ended(begun)
+                }
+                Err(error) => position.failed(error.to_string()),
             };
-            done.push((beginning.ownership, beginning.is_new, begun));
+            done.list.push(ended);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Keeper {
     pub common: Arc<Common>,
     pub streams: Vec<Arc<StreamCore>>,
     pub outlets: Outlets,
-    /// Whether anything is held. A member that holds nothing asks for nothing (decision 25 of the architecture).
+    /// Whether anything is held. A member that holds nothing asks for nothing (hazards 2.3).
     pub holds: watch::Receiver<bool>,
 }
 

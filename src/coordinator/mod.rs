@@ -44,6 +44,8 @@ pub(crate) struct Parts {
     pub is_foreign_assignor: bool,
     pub listener: Option<Arc<dyn RebalanceListener>>,
     pub outside: Arc<dyn Outside>,
+    /// Where a user's assignor runs; a listener that hangs must not hold it up.
+    pub assignor_place: Arc<dyn Outside>,
     pub common: Arc<Common>,
     pub streams: BTreeMap<Topic, Vec<Arc<StreamCore>>>,
     pub outlets: Outlets,
@@ -54,8 +56,6 @@ pub(crate) struct Parts {
     pub joined: Option<oneshot::Sender<Result<(), Error>>>,
     /// Where chance begins; only pauses depend on it.
     pub seed: u64,
-    /// The dialect that the first connection found, if one was made.
-    pub dialect: Option<Dialect>,
 }
 
 /// What the handle asks for.
@@ -178,7 +178,7 @@ pub(crate) struct Coordinator {
     left_over: Vec<Later<Done>>,
 }
 
-/// Resolves when the member must be gone: at the deadline of a shutdown, or a second after the handle was dropped (ruling 29).
+/// Resolves when the member must be gone: at the deadline of a shutdown, or a second after the handle was dropped (R6).
 async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
     let until = match stop.wait_for(Option::is_some).await {
         Ok(until) => *until,
@@ -187,14 +187,51 @@ async fn stopped(mut stop: watch::Receiver<Option<Instant>>) {
     sleep_until(until.unwrap_or_else(|| Instant::now() + GONE_WITHIN)).await;
 }
 
+/// Ends everything that others wait for if the member's task ends without its own end: a panic below us (R11).
+struct Fuse {
+    streams: Vec<Arc<StreamCore>>,
+    snapshot: watch::Sender<Snapshot>,
+    is_out: bool,
+}
+
+impl Fuse {
+    fn of(parts: &Parts) -> Self {
+        Self {
+            streams: parts.streams.values().flatten().cloned().collect(),
+            snapshot: parts.outlets.snapshot.clone(),
+            is_out: false,
+        }
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.is_out {
+            return;
+        }
+        self.snapshot.send_modify(|snapshot| {
+            if let Some(lease) = &snapshot.lease {
+                lease.end();
+            }
+            for (_, ownership) in snapshot.held.values() {
+                ownership.end();
+            }
+            let text = "the member's task ended without its own end; this is a defect";
+            *snapshot = Snapshot {
+                phase: Phase::Left,
+                failure: Some(Arc::new(Error::new(ErrorKind::Internal, text))),
+                ..Snapshot::default()
+            };
+        });
+        for core in &self.streams {
+            core.close();
+        }
+    }
+}
+
 impl Coordinator {
     pub fn new(parts: Parts) -> Self {
-        let dialect = parts
-            .dialect
-            .unwrap_or(match parts.config.zookeeper_dialect {
-                config::Dialect::V3_4 => Dialect::V3_4,
-                _ => Dialect::V3_5,
-            });
+        let dialect = Dialect::from(parts.config.zookeeper_dialect);
         let chance = parts.seed | 1;
         Self {
             parts,
@@ -211,6 +248,7 @@ impl Coordinator {
 
     /// Lives until told to leave, until the handle is dropped, or until something happens that only the user can mend.
     pub async fn run(mut self) {
+        let mut fuse = Fuse::of(&self.parts);
         loop {
             let over = self.one_session().await;
             self.publish(|snapshot| {
@@ -243,6 +281,7 @@ impl Coordinator {
             }
         }
         self.end();
+        fuse.is_out = true;
     }
 
     fn change_dialect(&mut self) -> Result<(), Error> {
@@ -404,7 +443,7 @@ impl Coordinator {
     }
 
     /// Registers; an id that is held by another session is waited for: at the first start only as long as a dead session
-    /// can linger, later for as long as it takes (ruling 16). `false` if we are to leave instead.
+    /// can linger, later for as long as it takes (S9). `false` if we are to leave instead.
     async fn register(&mut self, session: &Arc<Session>) -> Result<bool, Over> {
         let started = Instant::now();
         let mut is_told = false;

@@ -1,4 +1,4 @@
-//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (ruling 9).
+//! Giving partitions up, in the one order there is: fence, drain, commit, listener, commit, delay, delete (hazards 2.6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +21,10 @@ pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
     pub version: Option<i32>,
     pub committed: Option<i64>,
-    /// Commits are suspended, since somebody set the offset forward.
-    pub is_suspended: bool,
+    /// Somebody set the offset forward: nothing is committed until we pass it.
+    pub ahead: Option<i64>,
+    /// Its topic was deleted; the offset is left as it is (T2).
+    pub is_topic_gone: bool,
     /// The heir is a JVM member, which reads the offset before it claims.
     pub is_to_jvm: bool,
 }
@@ -46,6 +48,10 @@ pub(super) struct Departure {
     /// Somebody asked for a commit while partitions were being given up, a listener for instance.
     pub is_commit_asked: Arc<AtomicBool>,
     pub drain_until: Instant,
+    /// How long the listener may take, after the drain.
+    pub listener_time: Duration,
+    /// When even the listener is cut short, since the member is leaving.
+    pub end: Option<Instant>,
     pub delay: Duration,
 }
 
@@ -98,11 +104,11 @@ impl Departure {
 
     fn pending(&self, farewell: &Farewell) -> Option<Commit> {
         let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
-        let position = farewell
-            .ownership
-            .progress()
-            .position
-            .filter(|_| is_wanted && !farewell.is_suspended)?;
+        let position = farewell.ownership.progress().position.filter(|position| {
+            is_wanted
+                && !farewell.is_topic_gone
+                && farewell.ahead.is_none_or(|theirs| *position >= theirs)
+        })?;
         (farewell.committed != Some(position)).then(|| Commit {
             partition: farewell.ownership.partition.clone(),
             token: farewell.ownership.token,
@@ -133,7 +139,10 @@ impl Departure {
                     farewell.version = Some(*version);
                     farewell.committed = offsets.get(&farewell.ownership.partition).copied();
                 }
-                Some(Committed::Ahead { .. }) => farewell.is_suspended = true,
+                Some(Committed::Ahead { theirs, version }) => {
+                    farewell.version = Some(*version);
+                    farewell.ahead = Some(*theirs);
+                }
                 Some(Committed::NotOurs | Committed::Unsettled(_)) | None => {}
             }
         }
@@ -158,9 +167,8 @@ impl Departure {
             .map(|(f, _)| f.ownership.partition.clone())
             .collect();
         let left = self.session.lease.left(self.common.clock.now());
-        let until = self
-            .drain_until
-            .min(Instant::now() + left.min(Duration::from_secs(3600)));
+        let until = Instant::now() + self.listener_time.min(left);
+        let until = self.end.map_or(until, |end| until.min(end));
         let work = self
             .outside
             .run(Box::new(move || listener.before_release(&partitions)));
@@ -203,7 +211,12 @@ impl Departure {
             ));
         }
         self.await_lease().await;
-        let mut results = retry(|| self.session.release(partings.clone())).await?;
+        let mut is_again = false;
+        let mut results = retry(|| {
+            let check_first = std::mem::replace(&mut is_again, true);
+            self.session.release(partings.clone(), check_first)
+        })
+        .await?;
         let mut parted = Vec::new();
         for (partition, is_forced, offset, undone) in ends {
             let event = match results.remove(&partition) {

@@ -37,6 +37,17 @@ pub(super) struct Known {
     pub leaderless: BTreeSet<i32>,
 }
 
+/// What a look for brokers found while none could be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// One answers the client.
+    Back,
+    /// One takes connections, and the client has no answer.
+    Unseen,
+    /// Nobody is there.
+    Nothing,
+}
+
 /// One thing to tell. Each client has its number, so that answers for an earlier one are told apart.
 pub(super) enum Letter {
     Read(Read),
@@ -45,7 +56,7 @@ pub(super) enum Letter {
     Probed(Result<Generation, Error>),
     Described(u64, Topic, Result<Known, Error>),
     Edges(u64, Result<(i64, i64), Error>),
-    Seen(u64, bool),
+    Seen(u64, Sight),
     Close(oneshot::Sender<()>),
     #[cfg(test)]
     Fail(String),

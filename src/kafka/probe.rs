@@ -73,6 +73,12 @@ fn ask_twice(broker: &str, until: Instant) -> io::Result<Generation> {
     Ok(Generation::Old)
 }
 
+/// Whether any of these brokers takes a connection. Blocks, for about `timeout` at most.
+pub(super) fn is_anybody_there(brokers: &[String], timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
+    brokers.iter().any(|broker| connect(broker, until).is_ok())
+}
+
 fn left(until: Instant) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),

@@ -20,8 +20,8 @@ use crate::kafka::askers::Askers;
 use crate::kafka::closer::{Handle, PATIENCE, relieve_if_stuck};
 use crate::kafka::content::{Gate, Silent, Slot, Source};
 use crate::kafka::context::{Consumer, Latch, Watch, code, describe};
-use crate::kafka::inbox::{Ask, Known, Letter, Mail, Opened, Read};
-use crate::kafka::probe::{Generation, probe};
+use crate::kafka::inbox::{Ask, Known, Letter, Mail, Opened, Read, Sight};
+use crate::kafka::probe::{Generation, is_anybody_there, probe};
 use crate::kafka::settings::{Fetching, refused};
 use crate::stream::{Edge, Notice, Queue, Start};
 
@@ -29,6 +29,8 @@ use crate::stream::{Edge, Notice, Queue, Start};
 const FRESH: Duration = Duration::from_secs(60);
 /// How often to ask whether a broker is back, and how long to wait for its answer.
 const SIGHT: Duration = Duration::from_millis(250);
+/// A client that finds no broker although one has taken connections for so long is made anew.
+const BLIND: Duration = Duration::from_secs(5);
 /// The pause before a client is made anew, doubled up to the second.
 const RENEWAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The same warning is given once in so long.
@@ -49,6 +51,8 @@ struct Client {
     /// Topics that an asker is asking about.
     asked: BTreeSet<Topic>,
     is_asked_whether_back: bool,
+    /// Since when brokers are there that the client does not find.
+    blind_since: Option<Instant>,
 }
 
 /// A read that waits for what brokers know of its topics.
@@ -141,7 +145,7 @@ impl Service {
             Letter::Probed(answer) => self.probed(answer),
             Letter::Described(number, topic, answer) => self.described(number, topic, answer),
             Letter::Edges(question, answer) => self.answered(question, answer),
-            Letter::Seen(number, is_back) => self.looked(number, is_back),
+            Letter::Seen(number, sight) => self.looked(number, sight),
             Letter::Close(closer) => self.closers.push(closer),
             #[cfg(test)]
             Letter::Fail(reason) => self.renew(&reason),
@@ -339,21 +343,27 @@ impl Service {
 
     // ---- asking ----
 
+    /// Each topic is looked at once, so that partitions without a leader, which only time would answer, do not hold up the
+    /// others.
     fn go_on_asking(&mut self) {
         let Some(client) = &self.client else {
             return;
         };
+        let mut topics: BTreeMap<Topic, Vec<(u64, TopicPartition, Instant)>> = BTreeMap::new();
         for ask in std::mem::take(&mut self.asks) {
             self.questions += 1;
-            let question = self.questions;
+            let entry = (self.questions, ask.partition.clone(), ask.until);
+            topics
+                .entry(ask.partition.topic.clone())
+                .or_default()
+                .push(entry);
+            self.asking.insert(self.questions, ask);
+        }
+        for (topic, list) in topics {
             let (handle, shared) = (client.handle.clone(), self.shared.clone());
-            let (partition, until) = (ask.partition.clone(), ask.until);
-            self.askers.ask(move || {
-                let answer = edges(handle.consumer(), &partition, until);
-                drop(handle);
-                shared.inbox.push(Letter::Edges(question, answer));
-            });
-            self.asking.insert(question, ask);
+            let askers = self.askers.clone();
+            self.askers
+                .ask(move || ask_for_ends(&handle, &shared, &askers, &topic, list));
         }
     }
 
@@ -449,7 +459,7 @@ impl Service {
                     self.renew(&text);
                 }
             }
-            // Said by `AllBrokersDown` if it matters; and a group of brokers' own does not concern us (ruling 24).
+            // Said by `AllBrokersDown` if it matters; and a group of brokers' own does not concern us (docs/brokers.md).
             Some(
                 Code::BrokerTransportFailure
                 | Code::Resolve
@@ -489,6 +499,9 @@ impl Service {
     /// A broker answered.
     fn back(&mut self) {
         self.renewal = RENEWAL.0;
+        if let Some(client) = &mut self.client {
+            client.blind_since = None;
+        }
         if self.is_down {
             self.is_down = false;
             self.shared.tell(Notice::BrokersBack);
@@ -509,23 +522,37 @@ impl Service {
         };
         client.is_asked_whether_back = true;
         let (number, handle, shared) = (client.number, client.handle.clone(), self.shared.clone());
+        let brokers = self.fetching.brokers.clone();
         self.askers.ask(move || {
             let answer = handle
                 .consumer()
                 .fetch_metadata(Some(topic.as_str()), SIGHT);
             drop(handle);
-            shared.inbox.push(Letter::Seen(number, answer.is_ok()));
+            let sight = match answer {
+                Ok(_) => Sight::Back,
+                Err(_) if is_anybody_there(&brokers, SIGHT) => Sight::Unseen,
+                Err(_) => Sight::Nothing,
+            };
+            shared.inbox.push(Letter::Seen(number, sight));
         });
     }
 
-    fn looked(&mut self, number: u64, is_back: bool) {
+    fn looked(&mut self, number: u64, sight: Sight) {
         let Some(client) = self.client.as_mut().filter(|c| c.number == number) else {
             return;
         };
         client.is_asked_whether_back = false;
         self.look_again = Instant::now() + SIGHT;
-        if is_back {
-            self.back();
+        match sight {
+            Sight::Back => self.back(),
+            Sight::Nothing => client.blind_since = None,
+            Sight::Unseen => {
+                let since = *client.blind_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > BLIND {
+                    // A broker that has just started may name no broker at all, and librdkafka then forgets all it knew.
+                    self.renew("brokers are there, and the kafka client does not find them");
+                }
+            }
         }
     }
 
@@ -790,6 +817,7 @@ fn connect(
         known: BTreeMap::new(),
         asked: BTreeSet::new(),
         is_asked_whether_back: false,
+        blind_since: None,
     })
 }
 
@@ -826,6 +854,37 @@ fn known(metadata: &Metadata, topic: &Topic) -> std::result::Result<Known, Strin
         }
     }
     Ok(known)
+}
+
+/// Finds out which partitions of a topic have a leader, and asks those.
+fn ask_for_ends(
+    handle: &Arc<Handle>,
+    shared: &Arc<Shared>,
+    askers: &Askers,
+    topic: &Topic,
+    list: Vec<(u64, TopicPartition, Instant)>,
+) {
+    let until = list.iter().map(|(_, _, until)| *until).min();
+    let known = until.map(|until| know(handle.consumer(), topic, until));
+    for (question, partition, until) in list {
+        let is_leaderless = match &known {
+            Some(Ok(known)) => known.leaderless.contains(&partition.partition),
+            _ => false,
+        };
+        if is_leaderless {
+            let answer = Err(kafka(format!(
+                "asking for the ends of {partition}: it has no leader"
+            )));
+            shared.inbox.push(Letter::Edges(question, answer));
+            continue;
+        }
+        let (handle, shared) = (handle.clone(), shared.clone());
+        askers.ask(move || {
+            let answer = edges(handle.consumer(), &partition, until);
+            drop(handle);
+            shared.inbox.push(Letter::Edges(question, answer));
+        });
+    }
 }
 
 /// Asks the leader for both ends of a log. Blocks until then at most.

@@ -7,8 +7,10 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
-use crate::error::{Error, Result, printable};
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result, printable};
 use crate::kafka::probe::Generation;
+use crate::wire::{Broker, lowest_version};
 
 /// Ours alone: its own commits and resets would break the lease and the fence (K4, K5).
 const FORCED: [(&str, &str); 6] = [
@@ -71,6 +73,35 @@ impl Fetching {
             lowest_registration: None,
             deadline: Duration::from_secs(5),
         }
+    }
+
+    /// How a member with this configuration fetches: from the brokers it names, else from those that are registered.
+    ///
+    /// # Errors
+    /// [`Kafka`](ErrorKind::Kafka) if none of those has an address for the configured protocol.
+    pub fn of(config: &Config, brokers: &[Broker], expected_partitions: usize) -> Result<Self> {
+        let settings = config.kafka_settings();
+        let protocol = settings.get("security.protocol").map_or_else(
+            || "PLAINTEXT".to_owned(),
+            |protocol| protocol.to_uppercase(),
+        );
+        let registered = brokers
+            .iter()
+            .filter_map(|broker| broker.endpoint(&protocol));
+        let addresses: Vec<String> = match config.bootstrap_servers.as_slice() {
+            [] => registered.map(ToString::to_string).collect(),
+            named => named.to_vec(),
+        };
+        if addresses.is_empty() {
+            let text =
+                format!("no broker registered an address for {protocol}; give bootstrap.servers");
+            return Err(Error::new(ErrorKind::Kafka, text));
+        }
+        let mut fetching = Self::new(settings, addresses, expected_partitions);
+        fetching.budget_bytes = config.max_buffered_bytes as usize;
+        fetching.lowest_registration =
+            lowest_version(brokers).and_then(|version| i32::try_from(version).ok());
+        Ok(fetching)
     }
 
     /// Whether to ask first how to speak: not if the user said it, nor where a plain request is not understood.

@@ -347,7 +347,7 @@ async fn keys_tombstones_and_headers_arrive_as_they_were_sent() {
 
 #[tokio::test]
 async fn a_message_outlives_queue_reader_and_close() {
-    // Ruling 31
+    // K3
     let cluster = cluster(1);
     produce(&producer(&cluster), 0, 0..3);
     let reader = reader(&cluster);
@@ -415,6 +415,40 @@ async fn brokers_that_go_and_come_back_are_told_once_each() {
     let mut notice = reader.notice();
     let more = notice.as_mut().poll(&mut Context::from_waker(waker));
     assert!(more.is_pending(), "{more:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_find_brokers_which_are_there_is_made_anew() {
+    let cluster = cluster(1);
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..10);
+    // It takes connections and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut fetching = fetching(&cluster);
+    fetching
+        .brokers
+        .push(mute.local_addr().unwrap().to_string());
+    let quick = ("api.version.request.timeout.ms".into(), "200".into());
+    fetching.settings.extend([quick]);
+    fetching.deadline = Duration::from_secs(2);
+    let reader = KafkaReader::new(fetching).unwrap();
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    tap.offsets(10).await;
+    cluster.broker_down(1).unwrap();
+    let Err(Trouble::Failed(reason)) = tap.next().await else {
+        panic!("the client goes, and its queues with it");
+    };
+    assert!(reason.contains("does not find them"), "{reason}");
+    cluster.broker_up(1).unwrap();
+    produce(&producer, 0, 10..11);
+    let again = async {
+        loop {
+            if let Ok(tap) = read(&reader, 0, 10).await {
+                return tap;
+            }
+        }
+    };
+    assert_eq!(within(again).await.offsets(1).await, [10]);
 }
 
 #[tokio::test]
@@ -638,7 +672,7 @@ async fn what_a_broker_refuses_is_trouble_of_the_partition() {
 
 #[tokio::test]
 async fn a_client_ends_on_the_closers_thread_whoever_drops_the_last_message() {
-    // Ruling 31
+    // K3
     let cluster = cluster(1);
     produce(&producer(&cluster), 0, 0..1);
     let config = fetching(&cluster).config(Generation::default()).unwrap();

@@ -10,7 +10,10 @@ use tokio::sync::Notify;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::{Topic, TopicPartition};
 use crate::registry::Later;
-use crate::stream::{Bell, Content, Edge, Notice, Polled, Queue, Reader, Start, Trouble};
+use crate::stream::{
+    Bell, Content, Edge, Notice, Polled, Queue, Reader, ReaderSource, Start, Trouble,
+};
+use crate::wire::Broker;
 
 /// One record, but for its offset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -408,6 +411,17 @@ impl MemoryLog {
             log: self.clone(),
             id,
         })
+    }
+}
+
+/// Every member gets a reader of its own.
+impl ReaderSource for MemoryLog {
+    fn needs_brokers(&self) -> bool {
+        false
+    }
+
+    fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>> {
+        Ok(self.reader())
     }
 }
 

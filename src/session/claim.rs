@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::event::Holder;
 use crate::group::{StreamId, TopicPartition};
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
-use crate::session::{Session, Trouble, runs, trouble};
+use crate::session::{STAMPED, Session, Trouble, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{StoredOffset, decode_offset, encode_owner};
 
@@ -61,6 +61,8 @@ pub(crate) enum Claim {
     HeldByAnother,
     /// Not settled within a few tries; look again.
     Unsettled,
+    /// Something forbids it, for this reason; the others are not concerned.
+    Refused(String),
 }
 
 struct Attempt {
@@ -97,13 +99,13 @@ enum Next {
 
 impl Session {
     /// Claims what is free among these. The offset nodes are read first and confirmed with the claim, so that an
-    /// earlier owner's late commit finds another version (ruling 10).
+    /// earlier owner's late commit finds another version (hazards 2.2).
     pub async fn claim(
         &self,
         wants: Vec<Want>,
     ) -> Result<BTreeMap<TopicPartition, Claim>, Trouble> {
         let mut claims = BTreeMap::new();
-        let mut open = self.read_offsets(wants).await?;
+        let mut open = self.read_offsets(wants, &mut claims).await?;
         let mut refusals = 0;
         for _ in 0..TRIES {
             if open.is_empty() {
@@ -167,7 +169,11 @@ impl Session {
         self.claim_ops(attempt).iter().map(Op::size).sum()
     }
 
-    async fn read_offsets(&self, wants: Vec<Want>) -> Result<Vec<Attempt>, Trouble> {
+    async fn read_offsets(
+        &self,
+        wants: Vec<Want>,
+        claims: &mut BTreeMap<TopicPartition, Claim>,
+    ) -> Result<Vec<Attempt>, Trouble> {
         let nodes: Vec<String> = wants
             .iter()
             .map(|want| paths::offset(self.group(), &want.partition))
@@ -175,9 +181,13 @@ impl Session {
         let answers = join_all(nodes.iter().map(|path| self.connection.data(path))).await;
         let mut attempts = Vec::with_capacity(wants.len());
         for ((want, path), answer) in wants.into_iter().zip(&nodes).zip(answers) {
-            let (stored, data) = read_stored(answer, want.topic_created)
-                .map_err(|fault| trouble("reading", path, fault))?;
-            attempts.push(Attempt { want, stored, data });
+            match read_stored(answer, want.topic_created) {
+                Ok((stored, data)) => attempts.push(Attempt { want, stored, data }),
+                Err(fault @ (Fault::NoAuth | Fault::Refused(_))) => {
+                    claims.insert(want.partition, Claim::Refused(format!("{path}: {fault}")));
+                }
+                Err(fault) => return Err(trouble("reading", path, fault)),
+            }
         }
         Ok(attempts)
     }
@@ -234,7 +244,7 @@ impl Session {
                 .collect();
             return self.stamp_batch(ops, 1).await;
         }
-        // On 3.4 the node is made first and counts only once it is stamped (ruling 11).
+        // On 3.4 the node is made first and counts only once it is stamped (hazards 2.2).
         let creates = batch.iter().map(|attempt| {
             let path = paths::owner(self.group(), &attempt.want.partition);
             let data = encode_owner(&attempt.want.stream);
@@ -342,10 +352,19 @@ impl Session {
     ) -> Result<Next, Trouble> {
         let path = paths::owner(self.group(), &attempt.want.partition);
         match (step, fault) {
-            (Step::Create, Fault::NoNode) => {
-                self.ensure_parents(&path).await?;
-                Ok(Next::Retry(attempt))
+            (_, fault @ (Fault::NoAuth | Fault::Refused(_) | Fault::TooLarge)) => {
+                let at = if step == Step::Confirm {
+                    paths::offset(self.group(), &attempt.want.partition)
+                } else {
+                    path
+                };
+                Ok(Next::Settled(Claim::Refused(format!("{at}: {fault}"))))
             }
+            (Step::Create, Fault::NoNode) => match self.ensure_parents(&path).await {
+                Ok(()) => Ok(Next::Retry(attempt)),
+                Err(Trouble::Fatal(error)) => Ok(Next::Settled(Claim::Refused(error.to_string()))),
+                Err(trouble) => Err(trouble),
+            },
             (Step::Confirm, _) => {
                 let offset_path = paths::offset(self.group(), &attempt.want.partition);
                 let answer = self.connection.data(&offset_path).await;
@@ -390,7 +409,10 @@ impl Session {
             Err(Fault::NoNode) => return Ok(Next::Retry(attempt)),
             Err(fault) => return Err(trouble("reading", &path, fault)),
         };
-        if self.is_mine(&stat) && stat.version > 0 && data == encode_owner(&attempt.want.stream) {
+        if self.is_mine(&stat)
+            && stat.version == STAMPED
+            && data == encode_owner(&attempt.want.stream)
+        {
             // Ours, of a transaction whose answer was lost. Its confirmation moved the offset node's version too.
             let offset_path = paths::offset(self.group(), &attempt.want.partition);
             let answer = self.connection.data(&offset_path).await;

@@ -6,12 +6,9 @@ use futures_util::future::join_all;
 
 use crate::group::TopicPartition;
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
-use crate::session::{Session, Trouble, runs, trouble};
+use crate::session::{STAMPED, Session, Trouble, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{StoredOffset, decode_offset, encode_offset};
-
-/// Our owner nodes are at this version; a JVM's are at 0 (ruling 7).
-const STAMPED: i32 = 1;
 
 /// So often a commit is tried before it is left for the next time; each try follows something new that was read.
 const TRIES: usize = 8;
@@ -312,13 +309,21 @@ impl Session {
 
     /// Deletes owner nodes, each with its last commit in the same transaction. A node that is not ours at our stamp is left
     /// alone, and then nothing is written either.
+    ///
+    /// With `check_first` an earlier attempt may have been carried out, so each node is looked at before it is deleted: the
+    /// next owner's is at the same version as ours was.
     pub async fn release(
         &self,
         partings: Vec<Parting>,
+        check_first: bool,
     ) -> Result<BTreeMap<TopicPartition, Released>, Trouble> {
         let mut results = BTreeMap::new();
         let mut open = Vec::new();
         for parting in partings {
+            if check_first && !self.still_owns(&parting.partition, parting.token).await? {
+                results.insert(parting.partition, Released::Gone);
+                continue;
+            }
             let makes_a_node = parting
                 .last
                 .as_ref()

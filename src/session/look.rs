@@ -18,6 +18,9 @@ use crate::session::{Session, Trouble, trouble};
 use crate::wire::paths;
 use crate::wire::{Broker, decode_broker, decode_owner, decode_registration, decode_topic};
 
+/// So many registrations are read again at every audit, in turn.
+const DOUBTED: usize = 8;
+
 /// What a watch is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Watched {
@@ -61,6 +64,10 @@ pub(crate) struct Lookout {
     topics: BTreeMap<Topic, TopicSeen>,
     all_topics: BTreeSet<Topic>,
     brokers: Vec<Broker>,
+    /// The member up to which registrations were doubted last.
+    doubted: Option<ConsumerId>,
+    /// Fired, and found by somebody who was not asked for it.
+    untold: Vec<(Watched, Fired)>,
 }
 
 impl Lookout {
@@ -75,13 +82,19 @@ impl Lookout {
             topics: BTreeMap::new(),
             all_topics: BTreeSet::new(),
             brokers: Vec::new(),
+            doubted: None,
+            untold: Vec::new(),
         }
     }
 
     /// Waits until something that was seen has changed; answers with all of it. Dropping the wait loses nothing.
     pub async fn changed(&mut self) -> Result<BTreeSet<Watched>, Trouble> {
-        let Some(first) = self.watches.next().await else {
-            return pending().await;
+        let first = match self.untold.pop() {
+            Some(untold) => untold,
+            None => match self.watches.next().await {
+                Some(fired) => fired,
+                None => return pending().await,
+            },
         };
         let mut fired = BTreeSet::new();
         let mut next = Some(Some(first));
@@ -91,7 +104,10 @@ impl Lookout {
             }
             self.armed.remove(&watched);
             fired.insert(watched);
-            next = self.watches.next().now_or_never();
+            next = match self.untold.pop() {
+                Some(untold) => Some(Some(untold)),
+                None => self.watches.next().now_or_never(),
+            };
         }
         Ok(fired)
     }
@@ -245,6 +261,9 @@ impl Lookout {
         {
             self.unread = names;
         }
+        let malformed = self.members.iter().filter(|(_, member)| member.is_err());
+        self.unread
+            .extend(malformed.map(|(consumer, _)| consumer.clone()));
         self.members_version = Some(stat.cversion);
         Ok(())
     }
@@ -446,8 +465,9 @@ impl Lookout {
         }
     }
 
-    /// Lists the members without relying on the watch. If that shows a change that no watch told, says so, and the next
-    /// look reads everything again.
+    /// Lists the members without relying on the watch; call after [`changed_already`](Self::changed_already). If that shows
+    /// a change that no watch told, says so. The next look reads again what cannot be watched (L-12): registrations that
+    /// could not be read, and a few of the others in turn.
     pub async fn audit(&mut self) -> Result<Option<String>, Trouble> {
         let path = self.session.ids_path();
         let (names, stat) = match self.session.connection.children(&path).await {
@@ -455,8 +475,9 @@ impl Lookout {
             Err(Fault::NoNode) => return Err(Trouble::RegistrationGone),
             Err(fault) => return Err(trouble("listing", &path, fault)),
         };
-        let is_told = !self.is_armed(&Watched::Members)
-            || self.changed().now_or_never().transpose()?.is_some();
+        self.doubt_some();
+        // The event of a change comes before the answer that shows it, so one that was told is here by now.
+        let is_told = self.has_fired(&Watched::Members);
         if is_told || self.members_version == Some(stat.cversion) {
             return Ok(None);
         }
@@ -464,6 +485,36 @@ impl Lookout {
         self.members.retain(|known, _| self.unread.contains(known));
         self.members_version = Some(stat.cversion);
         Ok(Some(format!("{path} had changed without a watch telling")))
+    }
+
+    fn doubt_some(&mut self) {
+        let malformed = self.members.iter().filter(|(_, member)| member.is_err());
+        self.unread
+            .extend(malformed.map(|(consumer, _)| consumer.clone()));
+        let after = self.doubted.take();
+        let rest = self
+            .members
+            .keys()
+            .filter(|consumer| after.as_ref().is_none_or(|after| *consumer > after));
+        let some: Vec<ConsumerId> = rest.take(DOUBTED).cloned().collect();
+        // Past the last it begins at the first again.
+        self.doubted = some.last().filter(|_| some.len() == DOUBTED).cloned();
+        self.unread.extend(some);
+    }
+
+    /// A registration is to be read again, since it was written meanwhile.
+    pub fn doubt(&mut self, consumer: &ConsumerId) {
+        if self.members.contains_key(consumer) {
+            self.unread.insert(consumer.clone());
+        }
+    }
+
+    /// Whether a watch has fired that nobody has been told of yet. It stays to be told.
+    fn has_fired(&mut self, watched: &Watched) -> bool {
+        while let Some(Some((one, how))) = self.watches.next().now_or_never() {
+            self.untold.push((one, how));
+        }
+        !self.is_armed(watched) || self.untold.iter().any(|(one, _)| one == watched)
     }
 
     /// Whether a member's registration is at version 0 at this moment, as a JVM's is. A cached look may have caught one

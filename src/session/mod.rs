@@ -26,6 +26,9 @@ pub(crate) use self::claim::{Claim, Claimed, Found, Stored, Want, holder};
 pub(crate) use self::commit::{Commit, Committed, Parting, Released};
 pub(crate) use self::look::{Lookout, OwnerNode, Watched};
 
+/// Our owner nodes are at this version; a JVM's are at 0 (hazards 2.2).
+pub(crate) const STAMPED: i32 = 1;
+
 /// A transaction is split above this size, well below the server's limit of 1 MiB.
 const MAX_MULTI_BYTES: usize = 256 * 1024;
 
@@ -272,7 +275,7 @@ impl Session {
         }
     }
 
-    /// Our registration was refused by that check: finds out whether it is still ours (ruling 15 of the design).
+    /// Our registration was refused by that check: finds out whether it is still ours.
     async fn recheck_registration(&self) -> Result<(), Trouble> {
         match self.connection.data(&self.path).await {
             Ok((_, stat)) if self.is_mine(&stat) => self.adopt(stat.version).await,

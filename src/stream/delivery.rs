@@ -23,7 +23,7 @@ pub struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// Leaves the message undone, as after a handler that failed: nothing at or after its offset is committed in this
+    /// Leaves the message undone, as after processing that failed: nothing at or after its offset is committed in this
     /// ownership, and the next owner, or this member after it claimed the partition anew, delivers it again.
     pub fn leave_undone(self) {
         self.stream.lent = None;
@@ -32,7 +32,7 @@ impl Lent<'_> {
 
 /// A lent message reads like an owned one.
 impl Lent<'_> {
-    fn token(&self) -> &AckToken {
+    fn right(&self) -> &AckToken {
         self.stream
             .lent
             .as_ref()
@@ -41,7 +41,7 @@ impl Lent<'_> {
 
     /// Topic and partition.
     pub fn topic_partition(&self) -> &TopicPartition {
-        self.token().partition()
+        self.right().partition()
     }
 
     /// The topic.
@@ -55,13 +55,13 @@ impl Lent<'_> {
     }
 
     /// The fencing token of the ownership. See [`AckToken::token`].
-    pub fn fencing_token(&self) -> i64 {
-        self.token().token()
+    pub fn token(&self) -> i64 {
+        self.right().token()
     }
 
     /// Whether it may still be worked on. See [`AckToken::is_valid`].
     pub fn is_valid(&self) -> bool {
-        self.token().is_valid()
+        self.right().is_valid()
     }
 }
 

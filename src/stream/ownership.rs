@@ -242,6 +242,21 @@ impl Ownership {
         self.stream.remove(&self.partition, self.token);
     }
 
+    /// What was handed out counts no more, since reading will begin elsewhere: there is no position to commit until it has.
+    pub fn forget(&self) {
+        self.pause();
+        let mut state = lock(&self.state);
+        let forgotten = state
+            .ledger
+            .take()
+            .map_or_else(Freed::default, |ledger| Freed {
+                messages: ledger.len(),
+                bytes: ledger.bytes(),
+            });
+        state.beginning += 1;
+        self.stream.forget(forgotten);
+    }
+
     /// From now on acknowledgements do not count either. Answers with the last figures.
     pub fn end(&self) -> Progress {
         self.fence();

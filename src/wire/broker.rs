@@ -55,7 +55,7 @@ fn bracketed(host: &str) -> String {
     }
 }
 
-/// The lowest version of these registrations, by which the fallback for old brokers goes (ruling 24); `None` for none.
+/// The lowest version of these registrations, by which the fallback for old brokers goes (docs/brokers.md); `None` for none.
 pub fn lowest_version<'a>(brokers: impl IntoIterator<Item = &'a Broker>) -> Option<u32> {
     brokers.into_iter().map(|broker| broker.version).min()
 }

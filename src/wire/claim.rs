@@ -9,7 +9,7 @@ pub fn encode_owner(stream: &StreamId) -> Vec<u8> {
     stream.as_str().as_bytes().to_vec()
 }
 
-/// The text of an owner node, whoever wrote it: opaque, matched whole and never split (ruling 3).
+/// The text of an owner node, whoever wrote it: opaque, matched whole and never split (L-5).
 ///
 /// Never fails. Bytes that are not UTF-8 are replaced, as a JVM does, and what is past [`MAX_VALUE`] is left out; to ask
 /// whose node it is, use [`is_owner`]. Members that are no JVMs leave out the stream's number. Empty for no data.
@@ -28,7 +28,7 @@ pub fn is_owner(data: &[u8], stream: &StreamId) -> bool {
 pub enum StoredOffset {
     /// The offset of the next message to read, 0 or more.
     At(i64),
-    /// A negative number, which stands for "no offset" as for a JVM (ruling 4); worth an event.
+    /// A negative number, which stands for "no offset" as for a JVM (O10); worth an event.
     Negative(i64),
 }
 

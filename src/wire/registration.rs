@@ -35,7 +35,7 @@ pub struct Registration {
     /// What the member subscribes to, without the topics that cannot exist.
     pub subscription: Subscription,
     /// Names of a static subscription that are no topic names, with their stream counts. No topic can have them, so the
-    /// member gets nothing for them, and it stays a member (ruling 1).
+    /// member gets nothing for them, and it stays a member (D6).
     pub impossible: BTreeMap<String, u32>,
     /// When the member registered, in milliseconds since the epoch by its own clock, from a timestamp that is text, as a
     /// JVM writes it. `None` if it is missing or anything else: the unit of a number is anybody's guess.
@@ -46,7 +46,7 @@ pub struct Registration {
 
 /// The registration that a JVM member with this subscription would write at this time (milliseconds since the epoch).
 ///
-/// With one static topic it is the same byte for byte; of several, ours are in the order of their names (ruling 45). A
+/// With one static topic it is the same byte for byte; of several, ours are in the order of their names, which no reader minds (L-24). A
 /// regular expression is escaped exactly once, which every release reads right (L-26); not even 1.0.1 and later, which
 /// escape it twice themselves. An empty subscription is `"subscription":{}`, which JVM members read as static (L-28).
 ///

@@ -219,7 +219,7 @@ pub fn check(
                 if account.was_killed && later.is_empty() {
                     balance.after_death += walk.run(window.to, i64::MAX);
                 } else if account.is_jvm && window.end == End::Deleted {
-                    balance.late_by_jvm += walk.late(window, later);
+                    balance.late_by_jvm += walk.late(window, later, account.was_killed);
                 }
             }
             assert!(
@@ -310,8 +310,10 @@ impl Walk<'_> {
     }
 
     /// What a JVM delivered past the offset it left; its next ownership of the partition tells it from that.
-    fn late(&mut self, window: &Window, later: &[&Window]) -> usize {
-        let next = later.iter().find(|later| later.to > later.from);
+    /// In the last ownership of one that was killed it delivered something even if nothing was committed.
+    fn late(&mut self, window: &Window, later: &[&Window], was_killed: bool) -> usize {
+        let last = later.last().filter(|_| was_killed);
+        let next = later.iter().find(|later| later.to > later.from).or(last);
         let length = match next {
             Some(next) if next.from == window.to => {
                 let run = self.ahead(window.to, i64::MAX);
@@ -387,6 +389,17 @@ mod tests {
         ];
         let balance = judge(&windows, &fine).unwrap();
         assert_eq!((balance.late_by_jvm, balance.after_death), (1, 1));
+        let windows = [
+            window("j", 0, 2, End::Deleted),
+            window("j", 2, 2, End::Closed),
+            window("o", 2, 6, End::Deleted),
+        ];
+        let fine = [
+            ("j", account(true, true, &[0, 1, 2, 3])),
+            ("o", account(false, false, &[2, 3, 4, 5])),
+        ];
+        let balance = judge(&windows, &fine).unwrap();
+        assert_eq!((balance.late_by_jvm, balance.after_death), (0, 2));
     }
 
     #[test]

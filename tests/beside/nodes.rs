@@ -58,7 +58,7 @@ fn compare(stage: &'static Stage, release: &str) {
         let is_named = path.starts_with("/ids/") || node.is_ephemeral;
         if is_named {
             assert!(node.is_ephemeral && mine[path].is_ephemeral, "{path}");
-            // Ruling 7: the version tells our nodes from theirs, and nothing else does.
+            // Hazards 2.2: the version tells our nodes from theirs, and nothing else does.
             assert_eq!((node.version, mine[path].version), (0, 1), "{path}");
         }
     }

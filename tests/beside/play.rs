@@ -37,9 +37,12 @@ const CHILD: &str = "a_child_without_orders_does_nothing";
 /// So many messages of each of its partitions an owner has to deliver before the play goes on.
 const PROGRESS: usize = 15;
 
+/// Who owns what, of members with their streams and of topics with their partitions.
+type Rule = Box<dyn Fn(&Group, &BTreeMap<String, i32>) -> Owners>;
+
 enum Player {
-    Ours(Ours),
-    Child(Child),
+    Ours(Box<Ours>),
+    Child(Box<Child>),
     /// A connector of a process, by their numbers.
     Jvm(usize, usize),
 }
@@ -53,7 +56,7 @@ pub struct Play {
     sent: BTreeMap<Place, Vec<Sent>>,
     hold: Duration,
     log: TxnLog,
-    rule: Box<dyn Fn(&Group, &BTreeMap<String, i32>) -> Owners>,
+    rule: Rule,
     present: BTreeMap<String, Player>,
     subscriptions: Group,
     processes: Vec<Option<JvmMember>>,
@@ -167,7 +170,7 @@ impl Play {
         config.session_timeout = Duration::from_millis(STEADY_MS);
         set_up(&mut config);
         let ours = Ours::join_with(config, &pairs(topics), self.hold);
-        self.enter(ours.name(), Player::Ours(ours), topics)
+        self.enter(ours.name(), Player::Ours(Box::new(ours)), topics)
     }
 
     /// A member of ours joins from a process of its own, with a short session.
@@ -179,7 +182,7 @@ impl Play {
             self.group
         );
         let child = Child::join(CHILD, &properties, &pairs(topics));
-        self.enter(child.name(), Player::Child(child), topics)
+        self.enter(child.name(), Player::Child(Box::new(child)), topics)
     }
 
     fn enter(&mut self, name: String, player: Player, topics: &BTreeMap<String, u32>) -> String {

@@ -29,9 +29,9 @@ fn a_warm_jvm_joins_and_leaves_and_nothing_is_lost_or_doubled() {
     }
 }
 
-/// J2: it reads the offsets one by one, here for a tenth of a second, and claims after that. Our commit falls into the reading, and only
-/// the pause of ruling 8 keeps the JVM from claiming with what it read. The pause is longer than by default, for the sake of a machine
-/// that has other things to do.
+/// J2: it reads the offsets one by one, here for a twentieth of a second, and claims after that. Our hands are as slow, so that our last
+/// commits fall into its reading, and only the pause of the hand-over keeps it from claiming with what it read: without that, one joining in two
+/// or three began too early. The pause is longer than by default for the sake of a machine that has other things to do.
 #[test]
 fn a_jvm_that_reads_many_offsets_before_it_claims_misses_no_commit() {
     let _alone = stage::in_quiet();
@@ -40,7 +40,7 @@ fn a_jvm_that_reads_many_offsets_before_it_claims_misses_no_commit() {
         let topic = format!("many-{release}");
         let pause = Duration::from_millis(100);
         let play = Play::with_flow(stage, &topic, &[(&topic, 150)], pause)
-            .with_slow_hands(Duration::from_millis(40));
+            .with_slow_hands(Duration::from_millis(70));
         come_and_go(play, release, 3, |config| {
             config.legacy_handover_delay = Duration::from_secs(1);
         });

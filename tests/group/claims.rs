@@ -11,7 +11,7 @@ use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{GROUP, Kit, Member, T, at, range_of, until};
+use crate::kit::{GROUP, Kit, T, at, range_of, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_somebody_else_holds_is_waited_for_while_the_others_are_served() {
@@ -366,7 +366,7 @@ async fn an_id_that_a_dead_session_holds_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_that_was_taken_after_a_lost_session_is_waited_for_as_long_as_it_takes() {
-    // ruling 16
+    // S9
     let kit = Kit::new();
     kit.create("t", 2);
     let mut member = kit.join("h1", &[("t", 1)]);
@@ -402,7 +402,7 @@ async fn an_id_that_was_taken_after_a_lost_session_is_waited_for_as_long_as_it_t
 
 #[tokio::test(start_paused = true)]
 async fn the_servers_dialect_is_found_out() {
-    // ruling 11
+    // hazards 2.2
     let mut kit = Kit::on(MemoryRegistry::new().with_version(3, 4));
     kit.create("t", 6);
     kit.send("t", 6);
@@ -430,7 +430,7 @@ async fn the_servers_dialect_is_found_out() {
 
 #[tokio::test(start_paused = true)]
 async fn servers_that_change_their_dialect_under_a_member_are_followed() {
-    // ruling 11
+    // hazards 2.2
     let mut kit = Kit::new();
     kit.create("t", 4);
     let mut member = kit.join("h1", &[("t", 1)]);
@@ -469,7 +469,7 @@ fn member_session(event: &Event) -> Option<i64> {
     }
 }
 
-/// Every owner node of ours, and our registration, is at version 1, which a JVM's never is (ruling 7).
+/// Every owner node of ours, and our registration, is at version 1, which a JVM's never is (hazards 2.2).
 fn assert_stamped(kit: &Kit, name: &str, partitions: i32) {
     for partition in 0..partitions {
         let (_, stat) = kit
@@ -516,7 +516,6 @@ async fn members_whose_names_begin_alike_are_told_apart() {
     .await;
     a.settled().await;
     b.settled().await;
-    let _: [&Member; 2] = [&a, &b];
 }
 
 #[tokio::test(start_paused = true)]

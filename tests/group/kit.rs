@@ -434,6 +434,11 @@ impl Member {
         farewell
     }
 
+    /// Whether its task is over, in whatever way.
+    pub fn has_ended(&self) -> bool {
+        self.coordinator.is_finished()
+    }
+
     /// Drops the handle; the member's task goes on as it will.
     pub fn drop_handle(mut self) -> JoinHandle<()> {
         drop(self.connector.take());

@@ -182,7 +182,7 @@ async fn what_is_done_is_committed_though_the_time_is_short() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_handle_fences_at_once_and_closes_the_session() {
-    // R6, ruling 29
+    // R6
     for is_cut in [false, true] {
         let mut kit = Kit::new();
         kit.create("t", 2);

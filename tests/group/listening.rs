@@ -65,7 +65,7 @@ async fn calls_alternate_for_each_partition() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_acknowledged_in_before_release_is_committed_before_the_release() {
-    // R3, ruling 9
+    // R3, hazards 2.6
     for auto_commit in [true, false] {
         let mut kit = Kit::new();
         kit.create("t", 1);
@@ -102,7 +102,7 @@ async fn what_is_acknowledged_in_before_release_is_committed_before_the_release(
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_asked_for_while_a_partition_is_given_up_covers_it_without_auto_commit() {
-    // R3, ruling 21
+    // R3, docs/moving.md
     let mut kit = Kit::new();
     kit.create("t", 2);
     kit.send("t", 2);

@@ -1,14 +1,18 @@
 //! Whole groups on the in-memory registry, with paused time: joins, leaves, deaths, lost sessions, slow hands.
+#![cfg(feature = "testing")]
 
 mod kit;
 
 mod claims;
+mod handle;
 mod input;
 mod leaving;
 mod life;
 mod listening;
 mod lost_replies;
 mod offsets;
+mod own;
 mod peers;
 mod reading;
+mod rules;
 mod storms;

@@ -111,7 +111,7 @@ async fn what_is_done_is_committed_by_the_timer_in_one_transaction() {
 
 #[tokio::test(start_paused = true)]
 async fn without_auto_commit_nothing_is_written_but_starts_and_what_is_asked_for() {
-    // r076, ruling 21
+    // r076, docs/moving.md
     let mut kit = Kit::new();
     kit.create("t", 4);
     let mut config = kit.config();
@@ -412,7 +412,7 @@ async fn a_malformed_offset_counts_as_missing_if_that_is_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_negative_offset_means_none() {
-    // O10, ruling 4
+    // O10, L-4
     let mut kit = Kit::new();
     kit.create("t", 1);
     kit.send("t", 1);

@@ -54,7 +54,7 @@ async fn a_malformed_registration_is_told_once_and_counts_as_absent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_malformed_registration_stops_rebalances_if_we_are_to_do_as_a_jvm_does() {
-    // D1, decision 13
+    // D1
     let mut kit = Kit::new();
     kit.create("t", 4);
     let mut config = kit.config();
@@ -133,7 +133,7 @@ async fn topics_that_a_filter_beyond_us_could_cover_are_held_and_not_newly_claim
 
 #[tokio::test(start_paused = true)]
 async fn a_jvm_heir_is_given_time_only_if_the_last_commit_moved_something() {
-    // J2, ruling 8
+    // J2
     for moves in [true, false] {
         let mut kit = Kit::new();
         kit.create("t", 4);
@@ -180,7 +180,7 @@ async fn a_jvm_heir_is_given_time_only_if_the_last_commit_moved_something() {
 
 #[tokio::test(start_paused = true)]
 async fn leaving_gives_a_jvm_member_the_same_time() {
-    // J2, ruling 8
+    // J2
     let mut kit = Kit::new();
     kit.create("t", 2);
     let stranger = kit.stranger().await;
@@ -202,7 +202,7 @@ async fn leaving_gives_a_jvm_member_the_same_time() {
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_text_without_a_stream_number_is_still_matched_to_its_member() {
-    // ruling 3, A4
+    // L-5, A4
     let kit = Kit::new();
     kit.create("t", 2);
     let stranger = kit.stranger().await;

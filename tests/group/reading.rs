@@ -23,7 +23,7 @@ async fn committed(kit: &Kit, member: &Member, partition: i32) -> i64 {
 
 #[tokio::test(start_paused = true)]
 async fn asking_for_the_next_message_marks_the_lent_one_done() {
-    // O5, ruling 27
+    // O5
     let mut kit = Kit::new();
     kit.create("t", 1);
     for _ in 0..3 {
@@ -60,7 +60,7 @@ async fn a_lent_message_can_be_finished_without_asking_for_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_still_lent_when_the_stream_is_dropped_is_not_done() {
-    // ruling 27
+    // O5
     let mut kit = Kit::new();
     kit.create("t", 1);
     kit.send("t", 1);
@@ -79,7 +79,7 @@ async fn one_that_is_still_lent_when_the_stream_is_dropped_is_not_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_left_undone_is_never_passed_by_a_commit_and_comes_again() {
-    // ruling 27, I4
+    // I4
     let mut kit = Kit::new();
     kit.create("t", 1);
     for _ in 0..4 {
@@ -103,7 +103,7 @@ async fn a_message_left_undone_is_never_passed_by_a_commit_and_comes_again() {
 
 #[tokio::test(start_paused = true)]
 async fn acknowledgements_count_in_any_order_and_only_the_unbroken_part_is_committed() {
-    // O6, ruling 22, ruling 27
+    // O6
     let mut kit = Kit::new();
     kit.create("t", 1);
     // Offsets 0, 3, 4, 9: a compacted log, a transaction.
@@ -135,7 +135,7 @@ async fn acknowledgements_count_in_any_order_and_only_the_unbroken_part_is_commi
 
 #[tokio::test(start_paused = true)]
 async fn both_ways_of_reading_may_be_mixed() {
-    // ruling 27
+    // O6
     let mut kit = Kit::new();
     kit.create("t", 1);
     for _ in 0..6 {
@@ -215,7 +215,7 @@ async fn messages_of_a_partition_come_in_order_and_partitions_take_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_dropped_without_ack_is_told_and_stops_delivery_at_the_bound() {
-    // R4, ruling 27
+    // R4
     let mut kit = Kit::new();
     kit.create("t", 2);
     let mut config = kit.config();
@@ -354,7 +354,7 @@ async fn a_token_from_before_a_reset_does_not_count_for_the_same_offset_after_it
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_is_left_behind_after_the_drain_and_holds_up_nothing_else() {
-    // R4, r044, r094, feature 30
+    // R4, r044, r094
     let mut kit = Kit::new();
     kit.create("t", 4);
     for _ in 0..2 {

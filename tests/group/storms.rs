@@ -119,7 +119,7 @@ impl Storm {
 }
 
 /// I1, I2, I3 and I8, from the log of writes.
-fn assert_log(kit: &Kit, seed: u64) {
+pub fn assert_log(kit: &Kit, seed: u64) {
     let mut owners: BTreeMap<String, i64> = BTreeMap::new();
     let mut offsets: BTreeMap<String, i64> = BTreeMap::new();
     let mut registered: BTreeMap<i64, usize> = BTreeMap::new();

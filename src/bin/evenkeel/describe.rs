@@ -9,11 +9,12 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Map, Value, json};
 
+use evenkeel::error::printable;
 use evenkeel::group::{Pattern, Subscription};
 use evenkeel::kafka::{Fetching, watermarks};
 use evenkeel::observer::{Observer, Seen, SeenMember, State};
 use evenkeel::registry::Dialect;
-use evenkeel::wire::{Broker, lowest_version};
+use evenkeel::wire::Broker;
 use evenkeel::zk::{ZkRegistry, ZkSettings};
 use evenkeel::{Config, GroupName, TopicPartition};
 
@@ -50,10 +51,7 @@ type Ends = BTreeMap<TopicPartition, i64>;
 impl Describe {
     pub async fn run(&self) -> Outcome {
         let config = self.settings.config(Some(NOBODY))?;
-        let dialect = match config.zookeeper_dialect {
-            evenkeel::config::Dialect::V3_4 => Dialect::V3_4,
-            _ => Dialect::V3_5,
-        };
+        let dialect = Dialect::from(config.zookeeper_dialect);
         let registry = Arc::new(ZkRegistry::new(ZkSettings::of(&config)));
         let observer = Observer::open(registry, dialect).await?;
         let groups = self.look(&observer).await?;
@@ -94,7 +92,13 @@ async fn ends(config: &Config, brokers: &[Broker], groups: &Groups) -> Ends {
         return Ends::new();
     }
     let partitions: Vec<TopicPartition> = partitions.into_iter().collect();
-    let fetching = fetching(config, brokers, partitions.len());
+    let fetching = match Fetching::of(config, brokers, partitions.len()) {
+        Ok(fetching) => fetching,
+        Err(error) => {
+            say(format_args!("end offsets are unknown: {error}"));
+            return Ends::new();
+        }
+    };
     let count = partitions.len();
     if io::stderr().is_terminal() {
         say(format_args!(
@@ -121,24 +125,6 @@ async fn ends(config: &Config, brokers: &[Broker], groups: &Groups) -> Ends {
             Ends::new()
         }
     }
-}
-
-fn fetching(config: &Config, brokers: &[Broker], partitions: usize) -> Fetching {
-    let settings = config.kafka_settings();
-    let protocol = settings
-        .get("security.protocol")
-        .map_or("PLAINTEXT", String::as_str);
-    let registered = brokers
-        .iter()
-        .filter_map(|broker| broker.endpoint(protocol));
-    let addresses = match config.bootstrap_servers.as_slice() {
-        [] => registered.map(ToString::to_string).collect(),
-        named => named.to_vec(),
-    };
-    let mut fetching = Fetching::new(settings, addresses, partitions);
-    fetching.lowest_registration =
-        lowest_version(brokers).and_then(|version| i32::try_from(version).ok());
-    fetching
 }
 
 fn lag(offset: Option<i64>, end: Option<i64>) -> Option<i64> {
@@ -265,18 +251,6 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn shown(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            if c.is_control() {
-                c.escape_default().collect::<Vec<_>>()
-            } else {
-                vec![c]
-            }
-        })
-        .collect()
-}
-
 fn number(number: Option<i64>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
@@ -290,7 +264,7 @@ fn members_table(seen: &Seen, now: u64) -> Table {
         };
         table.add_row([
             consumer.to_string(),
-            shown(member.host.as_deref().unwrap_or("-")),
+            printable(member.host.as_deref().unwrap_or("-")),
             age(now.saturating_sub(member.since_ms)),
             subscription,
         ]);
@@ -305,7 +279,7 @@ fn subscription_text(subscription: &Subscription) -> String {
     };
     let streams = streams(subscription).into_iter();
     let streams: Vec<String> = streams
-        .map(|(name, n)| format!("{}={n}", shown(&name)))
+        .map(|(name, n)| format!("{}={n}", printable(&name)))
         .collect();
     prefix + &streams.join(" ")
 }
@@ -330,7 +304,7 @@ fn partitions_table(seen: &Seen, ends: &Ends) -> Table {
             number(partition.offset),
             number(end),
             number(lag(partition.offset, end)),
-            shown(partition.owner.as_deref().unwrap_or("-")),
+            printable(partition.owner.as_deref().unwrap_or("-")),
         ]);
     }
     table

@@ -13,7 +13,7 @@ pub enum Failure {
     BadInput(String),
     /// It was tried and failed; exit code 1.
     Failed(String),
-    /// Whoever read our output has gone, which is his right; exit code 0.
+    /// Whoever read our output has gone, as it may; exit code 0.
     ClosedPipe,
 }
 

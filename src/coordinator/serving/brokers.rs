@@ -55,6 +55,11 @@ impl Serving<'_> {
         match self.core.parts.source.open(brokers, self.expected_share()) {
             Ok(reader) => {
                 self.reader = Some(reader);
+                self.reader_number += 1;
+                // What the one before could not reach says nothing about those it was made for.
+                if self.standing.remove("kafka").is_some() {
+                    self.tell(Event::BrokersBack);
+                }
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::Config => Err(Trouble::Fatal(error)),

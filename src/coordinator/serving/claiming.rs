@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,8 +15,8 @@ use crate::stream::Ownership;
 
 impl Serving<'_> {
     pub(super) async fn claim(&mut self, plan: &Plan) -> Result<(), Trouble> {
-        self.has_claims_open = false;
-        if self.reader.is_none() || self.leave_until.is_some() {
+        let waits = self.takeover_at.is_some_and(|at| Instant::now() < at);
+        if self.reader.is_none() || self.leave_until.is_some() || waits {
             return Ok(());
         }
         let candidates: BTreeMap<TopicPartition, StreamId> = plan
@@ -29,7 +28,7 @@ impl Serving<'_> {
             .filter(|(partition, _)| {
                 self.blocked
                     .get(*partition)
-                    .is_none_or(|blocked| self.is_due(blocked))
+                    .is_none_or(|blocked| blocked.freed.is_some())
             })
             .map(|(partition, stream)| (partition.clone(), stream.clone()))
             .collect();
@@ -79,26 +78,6 @@ impl Serving<'_> {
         self.session.discard(&strays).await?;
         self.limbo.retain(|partition| !strays.contains(partition));
         Ok(())
-    }
-
-    /// From when on a freed partition may be claimed. Where its owner's registration went too, as after a death, somebody's
-    /// last commit may still be under way to another store: `takeover.delay.ms` is waited.
-    pub(super) fn due(&self, blocked: &Blocked) -> Option<Instant> {
-        let is_gone = blocked
-            .holder
-            .member
-            .as_ref()
-            .is_none_or(|member| !self.view.members.contains_key(member));
-        let delay = if is_gone {
-            self.core.parts.config.takeover_delay
-        } else {
-            Duration::ZERO
-        };
-        blocked.freed.map(|freed| freed + delay)
-    }
-
-    pub(super) fn is_due(&self, blocked: &Blocked) -> bool {
-        self.due(blocked).is_some_and(|due| due <= Instant::now())
     }
 
     /// Which of these have an owner already; they are watched from now on.
@@ -151,7 +130,7 @@ impl Serving<'_> {
         Ok(taken)
     }
 
-    /// Names the member whose owner text it is. It is matched whole, never taken apart (ruling 3).
+    /// Names the member whose owner text it is. It is matched whole, never taken apart (L-5).
     pub(super) fn known_holder(&self, mut holder: Holder) -> Holder {
         let is_its = |id: &ConsumerId| {
             let rest = holder.text.strip_prefix(id.as_str());
@@ -188,7 +167,12 @@ impl Serving<'_> {
                 Claim::HeldByAnother => {
                     refused.insert(partition);
                 }
-                Claim::Unsettled => self.has_claims_open = true,
+                Claim::Unsettled => self.is_unfinished = true,
+                Claim::Refused(why) => {
+                    self.is_unfinished = true;
+                    let what = format!("cannot claim {partition}: {why}");
+                    self.stand(&format!("claim {partition}"), Some(Event::Warning { what }));
+                }
             }
         }
         self.note_holding();
@@ -200,12 +184,13 @@ impl Serving<'_> {
         }
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
-        self.has_claims_open |= refused.len() > taken.len();
+        self.is_unfinished |= refused.len() > taken.len();
         self.verify(&ours.into_keys().collect()).await
     }
 
     pub(super) fn hold(&mut self, partition: TopicPartition, claimed: Claimed) -> Beginning {
         self.blocked.remove(&partition);
+        self.stand(&format!("claim {partition}"), None);
         let Claimed {
             stream,
             token,
@@ -218,7 +203,7 @@ impl Serving<'_> {
             .get(&partition.topic)
             .and_then(|list| list.get(stream.number() as usize));
         let core = core
-            .expect("only streams of our own subscription are assigned to us")
+            .expect("a plan with other streams than ours was refused")
             .clone();
         let ownership = Arc::new(Ownership::new(
             partition.clone(),
@@ -244,6 +229,7 @@ impl Serving<'_> {
             state: HeldState::Beginning,
             ahead: None,
             retries: 0,
+            troubled_at: None,
             is_new,
             topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
             remade: None,

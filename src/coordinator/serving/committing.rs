@@ -201,7 +201,7 @@ impl Serving<'_> {
         } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
             farewell.version = Some(version);
             farewell.committed = written.or(farewell.committed);
-            farewell.is_suspended = ahead.is_some();
+            farewell.ahead = ahead;
         }
     }
 }

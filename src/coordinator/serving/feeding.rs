@@ -14,6 +14,14 @@ use crate::stream::{Ownership, Trouble as ReadTrouble};
 
 impl Serving<'_> {
     pub(super) fn begin(&mut self, list: Vec<Beginning>) {
+        // Those whose position is known do not wait for what the brokers are asked about the others.
+        let (known, asked): (Vec<Beginning>, Vec<Beginning>) =
+            list.into_iter().partition(Beginning::is_known);
+        self.begin_together(known);
+        self.begin_together(asked);
+    }
+
+    fn begin_together(&mut self, list: Vec<Beginning>) {
         let Some(reader) = self.reader.clone() else {
             return;
         };
@@ -30,9 +38,9 @@ impl Serving<'_> {
             policy: self.core.parts.config.auto_offset_reset,
             malformed: self.core.parts.config.malformed_offset,
         };
+        let reader = self.reader_number;
         self.works.push(Box::pin(async move {
-            let (begun, events) = beginner.begin(list).await;
-            Done::Begun(partitions, begun, events)
+            Done::Begun(reader, partitions, beginner.begin(list).await)
         }));
     }
 
@@ -76,15 +84,24 @@ impl Serving<'_> {
             {
                 reader.stop(std::slice::from_ref(&partition));
             }
-            if let (
-                Some((farewell, _)),
+            let stored = match &begun {
                 Begun::Reading {
                     version, committed, ..
-                },
-            ) = (self.deferred.get_mut(&partition), &begun)
+                } => Some((*version, *committed)),
+                Begun::Failed {
+                    from:
+                        From::Offset {
+                            version, committed, ..
+                        },
+                    ..
+                } => Some((*version, *committed)),
+                _ => None,
+            };
+            if let (Some((farewell, _)), Some((version, committed))) =
+                (self.deferred.get_mut(&partition), stored)
             {
-                farewell.version = *version;
-                farewell.committed = *committed;
+                farewell.version = version;
+                farewell.committed = committed;
             }
             return Ok(());
         }
@@ -105,7 +122,6 @@ impl Serving<'_> {
             } => {
                 held.version = version;
                 held.committed = committed.or(held.committed);
-                held.retries = 0;
                 held.state = HeldState::Reading;
                 let resumes = ownership.read_position() == Some(offset);
                 if !resumes {
@@ -117,13 +133,25 @@ impl Serving<'_> {
             Begun::HeldBack { reason, version } => {
                 held.version = version;
                 held.state = HeldState::HeldBack { reason };
-                // It may have been repaired between the read and the watch (W1).
-                if self.lookout.watch_offset(&partition).await? != version {
-                    self.fired.insert(Watched::Offset(partition));
-                    self.retry_at = Some(Instant::now());
+                match self.lookout.watch_offset(&partition).await {
+                    Ok(now) if now == version => {}
+                    // It was repaired between the read and the watch (W1), or could not be watched: read again soon.
+                    Ok(_) | Err(Trouble::Transient(_)) => {
+                        self.fired.insert(Watched::Offset(partition));
+                        self.look_again_soon();
+                    }
+                    Err(trouble) => return Err(trouble),
                 }
             }
             Begun::Failed { from, reason } => {
+                // Its start may have been committed before the reading failed.
+                if let From::Offset {
+                    version, committed, ..
+                } = &from
+                {
+                    held.version = *version;
+                    held.committed = committed.or(held.committed);
+                }
                 let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
                 held.retries += 1;
                 let is_first = held.retries == 1;
@@ -156,6 +184,9 @@ impl Serving<'_> {
         match trouble {
             ReadTrouble::OutOfRange => {
                 let before = ownership.read_position();
+                // From here to the new start there is nothing of the old position that may be committed.
+                ownership.forget();
+                held.ahead = None;
                 let from = From::Reset {
                     cause: ResetCause::OutOfRange,
                     before,
@@ -168,16 +199,25 @@ impl Serving<'_> {
             }
             ReadTrouble::Failed(reason) => {
                 let Some(from) = resume(held) else { return };
+                // It got on since the last trouble, so this is a new one.
+                let position = ownership.read_position();
+                if position != held.troubled_at {
+                    held.troubled_at = position;
+                    held.retries = 0;
+                }
+                let is_first = held.retries == 0;
                 let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
                 held.retries += 1;
                 held.state = HeldState::Later {
                     at: Instant::now() + pause.min(LAST_RETRY),
                     from,
                 };
-                self.tell(Event::ReadFailed {
-                    partition: Some(partition),
-                    reason,
-                });
+                if is_first {
+                    self.tell(Event::ReadFailed {
+                        partition: Some(partition),
+                        reason,
+                    });
+                }
             }
         }
     }

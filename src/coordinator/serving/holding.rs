@@ -10,7 +10,7 @@ use crate::event::{Event, LostCause};
 use crate::group::TopicPartition;
 use crate::listener::RebalanceListener;
 use crate::registry::Later;
-use crate::session::{OwnerNode, Trouble, Watched};
+use crate::session::{OwnerNode, STAMPED, Trouble, Watched};
 
 impl Serving<'_> {
     /// Owner nodes that changed: is what we hold still ours, is what we wait for free?
@@ -50,7 +50,7 @@ impl Serving<'_> {
             let is_ours = node.is_some_and(|OwnerNode { stat, .. }| {
                 stat.czxid == held.ownership.token
                     && stat.ephemeral_owner == self.session.id()
-                    && stat.version == 1
+                    && stat.version == STAMPED
             });
             if !is_ours {
                 lost.insert(partition);
@@ -89,6 +89,7 @@ impl Serving<'_> {
             return;
         }
         // What follows is found by a look, also if no watch told of the loss.
+        self.is_unfinished = true;
         self.retry_at = Some(Instant::now());
         self.is_planned = false;
         self.publish();

@@ -38,7 +38,9 @@ impl Serving<'_> {
         }
         self.fired
             .retain(|watched| !matches!(watched, Watched::Topic(_)));
-        self.view = self.lookout.look(&interest).await?;
+        let view = self.lookout.look(&interest).await?;
+        self.mind_the_vanished(&view);
+        self.view = view;
         for (topic, ids) in &self.view.partitions {
             let known = &mut self.core.known;
             known
@@ -51,7 +53,20 @@ impl Serving<'_> {
         Ok(expansion)
     }
 
-    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (ruling 26).
+    /// After a member vanished, somebody's last commit may still be under way to another store.
+    fn mind_the_vanished(&mut self, view: &GroupView) {
+        let delay = self.core.parts.config.takeover_delay;
+        let has_vanished = self
+            .view
+            .members
+            .keys()
+            .any(|member| !view.members.contains_key(member));
+        if has_vanished && !delay.is_zero() {
+            self.takeover_at = Some(Instant::now() + delay);
+        }
+    }
+
+    /// A topic that was deleted and made again between two looks: what we hold of it is another log now (hazards 2.2, O9).
     pub(super) fn begin_remade_topics_anew(&mut self) {
         let now = Instant::now();
         for (partition, held) in &mut self.held {
@@ -71,7 +86,7 @@ impl Serving<'_> {
                 _ => held.state = HeldState::Later { at: now, from },
             }
             held.ahead = None;
-            held.ownership.pause();
+            held.ownership.forget();
         }
     }
 
@@ -173,14 +188,37 @@ impl Serving<'_> {
         frozen.extend(self.view.unreadable.keys().cloned());
         match self.assign(expansion).await {
             Ok(assignment) => {
+                let plan = plan(self.session.me(), &assignment, &held, &frozen);
+                if let Some(stream) = plan
+                    .claim
+                    .iter()
+                    .find_map(|(partition, stream)| self.is_strange(partition, stream))
+                {
+                    let reason = format!("{stream} is given what it did not subscribe to");
+                    self.stand("assignment", Some(Event::AssignmentRefused { reason }));
+                    return keep;
+                }
                 self.stand("assignment", None);
-                plan(self.session.me(), &assignment, &held, &frozen)
+                plan
             }
             Err(reason) => {
+                // Nothing tells when it would be answered otherwise.
+                self.is_unfinished = true;
                 self.stand("assignment", Some(Event::AssignmentRefused { reason }));
                 keep
             }
         }
+    }
+
+    /// A stream that we do not have: our registration was changed by somebody, or the assignor is at fault.
+    fn is_strange<'s>(
+        &self,
+        partition: &TopicPartition,
+        stream: &'s StreamId,
+    ) -> Option<&'s StreamId> {
+        let streams = self.core.parts.streams.get(&partition.topic);
+        let has = streams.is_some_and(|list| (stream.number() as usize) < list.len());
+        (!has).then_some(stream)
     }
 
     pub(super) async fn assign(&mut self, expansion: &Expansion) -> Result<Assignment, String> {
@@ -197,7 +235,7 @@ impl Serving<'_> {
                 .map_err(|error| error.to_string());
         }
         let (answer, answered) = oneshot::channel();
-        let ran = self.core.parts.outside.run(Box::new(move || {
+        let ran = self.core.parts.assignor_place.run(Box::new(move || {
             let _ = answer.send(assignor.assign(&subscriptions, &partitions));
         }));
         let deadline = self.session.terms().session_timeout();

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::coordinator::serving::{Blocked, Serving};
 use crate::event::Event;
 use crate::group::{Topic, TopicPartition};
-use crate::session::{Trouble, Watched};
+use crate::session::Trouble;
 
 impl Serving<'_> {
     /// When there is next something to say about a partition we wait for.
@@ -20,7 +20,7 @@ impl Serving<'_> {
         }
     }
 
-    /// After so long a wait it is not the ordinary course of a hand-over any more (ruling 20).
+    /// After so long a wait it is not the ordinary course of a hand-over any more (A12).
     pub(super) fn patience(&self) -> Duration {
         let config = &self.core.parts.config;
         let ordinary = self.session.terms().session_timeout() * 2 + config.drain_timeout;
@@ -74,6 +74,7 @@ impl Serving<'_> {
     pub(super) async fn check(&mut self) -> Result<(), Trouble> {
         if let Some(what) = self.session.audit_registration().await? {
             self.tell(Event::Repaired { what });
+            self.lookout.doubt(&self.core.parts.me.clone());
         }
         let topics: BTreeSet<Topic> = self
             .held
@@ -90,8 +91,6 @@ impl Serving<'_> {
         self.verify(&unsure).await?;
         if let Some(what) = self.lookout.audit().await? {
             self.tell(Event::Repaired { what });
-            self.fired.insert(Watched::Members);
-            self.retry_at = Some(Instant::now());
         }
         self.tell_of_unacknowledged();
         Ok(())

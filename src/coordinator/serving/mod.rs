@@ -20,7 +20,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::coordinator::begin::{Begun, From};
+use crate::coordinator::begin::{Beginnings, Begun, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Farewell, Parted};
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
@@ -60,6 +60,8 @@ struct Held {
     /// Somebody set the offset forward: nothing is committed until we pass it.
     ahead: Option<i64>,
     retries: u32,
+    /// How far reading had got at the last trouble.
+    troubled_at: Option<i64>,
     is_new: bool,
     /// The transaction that created the topic.
     topic_created: i64,
@@ -93,11 +95,8 @@ struct Blocked {
 /// Work that goes on beside the waiting, and what came of it.
 pub(super) enum Done {
     Parted(Vec<TopicPartition>, Result<Vec<Parted>, Trouble>),
-    Begun(
-        Vec<TopicPartition>,
-        Vec<(Arc<Ownership>, bool, Begun)>,
-        Vec<Event>,
-    ),
+    /// Which reader began which partitions, and what came of it.
+    Begun(u64, Vec<TopicPartition>, Beginnings),
     Committed(
         Vec<Commit>,
         Result<BTreeMap<TopicPartition, Committed>, Trouble>,
@@ -127,6 +126,10 @@ pub(super) struct Serving<'a> {
     blocked: BTreeMap<TopicPartition, Blocked>,
     works: FuturesUnordered<Later<Done>>,
     reader: Option<Arc<dyn Reader>>,
+    /// Counts the readers: what an earlier one answers is void.
+    reader_number: u64,
+    /// Until then nothing new is claimed, since members vanished: `takeover.delay.ms`.
+    takeover_at: Option<Instant>,
     brokers: BTreeSet<String>,
     view: GroupView,
     generation: u64,
@@ -140,7 +143,8 @@ pub(super) struct Serving<'a> {
     next_poll: Instant,
     forced: BTreeSet<TopicPartition>,
     leave_until: Option<Instant>,
-    has_claims_open: bool,
+    /// The last look left something undone that no watch will tell of.
+    is_unfinished: bool,
     is_planned: bool,
 }
 
@@ -170,6 +174,8 @@ impl<'a> Serving<'a> {
             blocked: BTreeMap::new(),
             works: left_over.into_iter().collect(),
             reader: None,
+            reader_number: 0,
+            takeover_at: None,
             brokers: BTreeSet::new(),
             view: GroupView::default(),
             generation: 0,
@@ -183,7 +189,7 @@ impl<'a> Serving<'a> {
             next_poll,
             forced: BTreeSet::new(),
             leave_until: None,
-            has_claims_open: false,
+            is_unfinished: false,
             is_planned: false,
         }
     }
@@ -227,14 +233,11 @@ impl<'a> Serving<'a> {
                     self.is_planned = self.reader.is_some();
                     self.look_again_if_open();
                 }
-                Err(Trouble::Transient(why)) => {
-                    tracing::debug!(why, "looking again soon");
-                    self.retries += 1;
-                    let pause =
-                        Duration::from_millis(50) * 2u32.saturating_pow(self.retries.min(5));
-                    self.retry_at = Some(Instant::now() + pause.min(Duration::from_secs(1)));
+                Err(trouble) => {
+                    if let Err(over) = self.heed(trouble) {
+                        return over;
+                    }
                 }
-                Err(trouble) => return trouble.into(),
             }
             self.publish();
             match self.wait().await {
@@ -263,9 +266,9 @@ impl<'a> Serving<'a> {
         self.retry_at = Some(Instant::now() + pause.min(LAST_PAUSE));
     }
 
-    /// A claim that was not settled is tried again: at once the first time, then ever later.
+    /// What was left undone is tried again: at once the first time, then ever later.
     fn look_again_if_open(&mut self) {
-        if !self.has_claims_open {
+        if !self.is_unfinished {
             self.retries = 0;
             self.retry_at = None;
             self.stand("trouble", None);
@@ -279,6 +282,7 @@ impl<'a> Serving<'a> {
 
     async fn settle(&mut self) -> Result<(), Trouble> {
         loop {
+            self.is_unfinished = false;
             let fired = self.lookout.changed_already()?;
             self.fired.extend(fired);
             // Before the first look nobody knows for how many partitions a reader is to have room.
@@ -321,7 +325,7 @@ impl<'a> Serving<'a> {
             tokio::select! {
                 biased;
                 command = self.core.parts.commands.recv() => match command {
-                    // The handle is gone: fence at once, no last commit (ruling 29).
+                    // The handle is gone: fence at once, no last commit (R6).
                     None => return Err(Over::Left),
                     Some(Command::Commit { reply }) => self.commit_asked(reply),
                     Some(Command::Leave { until, reply }) => {
@@ -376,18 +380,27 @@ impl<'a> Serving<'a> {
                 }
                 Ok(true)
             }
-            Done::Begun(partitions, begun, events) => {
-                for event in events {
+            Done::Begun(reader, partitions, begun) => {
+                for event in begun.events {
                     self.tell(event);
                 }
                 for partition in &partitions {
                     self.beginning.remove(partition);
                 }
-                for (ownership, _, begun) in begun {
-                    self.on_begun(ownership, begun).await?;
+                let mut trouble = begun.trouble;
+                for (ownership, begun) in begun.list {
+                    let begun = if reader == self.reader_number {
+                        begun
+                    } else {
+                        without_reader(begun)
+                    };
+                    // Every one is taken up, whatever became of another.
+                    if let Err(another) = self.on_begun(ownership, begun).await {
+                        trouble = Some(another);
+                    }
                 }
                 self.part_with_deferred();
-                Ok(false)
+                trouble.map_or(Ok(false), Err)
             }
             Done::Committed(commits, results) => {
                 let waiters = std::mem::take(&mut self.commit_waiters_served);
@@ -409,21 +422,33 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// A look comes by itself, at a time that is set.
+    fn is_look_to_come(&self) -> bool {
+        self.retry_at.is_some() || self.takeover_at.is_some()
+    }
+
     fn next_moment(&self) -> Instant {
         let retries = self.held.values().filter_map(|held| match &held.state {
             HeldState::Later { at, .. } if self.reader.is_some() => Some(*at),
             _ => None,
         });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
+        // While a look is to come anyway, what is due waits for it.
         let due = self
             .blocked
             .values()
-            .filter_map(|blocked| self.due(blocked));
+            .filter_map(|blocked| blocked.freed)
+            .filter(|_| !self.is_look_to_come());
         let stuck = self
             .blocked
             .values()
             .filter_map(|blocked| self.next_word(blocked));
-        let moments = [Some(self.next_check), blocked, self.retry_at];
+        let moments = [
+            Some(self.next_check),
+            blocked,
+            self.retry_at,
+            self.takeover_at,
+        ];
         let commit = self
             .core
             .parts
@@ -452,16 +477,24 @@ impl<'a> Serving<'a> {
             self.next_poll = now + self.session.terms().session_timeout() / 2;
             self.poll_blocked().await?;
         }
-        if now >= self.next_check {
+        let is_checking = now >= self.next_check;
+        if is_checking {
             let check = self.core.parts.config.registration_check_interval;
             self.next_check = now + check.mul_f64(0.75 + self.core.toss() / 2.0);
             self.check().await?;
         }
-        let is_due = self.retry_at.is_some_and(|at| now >= at);
+        let is_due = [self.retry_at, self.takeover_at]
+            .into_iter()
+            .flatten()
+            .any(|at| now >= at);
         if is_due {
-            self.retry_at = None;
+            self.retry_at = self.retry_at.filter(|at| now < *at);
+            self.takeover_at = self.takeover_at.filter(|at| now < *at);
         }
-        Ok(is_due || self.blocked.values().any(|blocked| self.is_due(blocked)))
+        let is_free =
+            self.retry_at.is_none() && self.blocked.values().any(|blocked| blocked.freed.is_some());
+        // A look ends every self-check: it costs nothing if all is as it was, and bounds whatever no watch told.
+        Ok(is_due || is_checking || is_free)
     }
 
     fn publish(&self) {
@@ -476,7 +509,7 @@ impl<'a> Serving<'a> {
             lease: Some(self.session.lease.clone()),
             members: self.view.members.len(),
             generation: self.generation,
-            is_planned: self.is_planned && !self.has_claims_open && self.retry_at.is_none(),
+            is_planned: self.is_planned && !self.is_unfinished && self.retry_at.is_none(),
             held: self
                 .held
                 .iter()
@@ -511,6 +544,26 @@ impl<'a> Serving<'a> {
             failure: None,
         };
         self.core.publish(|old| *old = snapshot);
+    }
+}
+
+/// A reading that was begun by a reader that is no more is to be begun again.
+fn without_reader(begun: Begun) -> Begun {
+    match begun {
+        Begun::Reading {
+            offset,
+            version,
+            committed,
+            ..
+        } => Begun::Failed {
+            from: From::Offset {
+                offset,
+                version,
+                committed,
+            },
+            reason: "the brokers moved meanwhile".to_owned(),
+        },
+        begun => begun,
     }
 }
 

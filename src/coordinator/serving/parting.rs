@@ -90,7 +90,8 @@ impl Serving<'_> {
                 version: held.version,
                 committed: held.committed,
                 // The offsets of a topic that was deleted are left as they are (T2).
-                is_suspended: held.ahead.is_some() || self.lookout.is_missing(&partition.topic),
+                ahead: held.ahead,
+                is_topic_gone: self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
             if self.is_committing || self.beginning.contains(&partition) {
@@ -142,6 +143,8 @@ impl Serving<'_> {
             commits: parts.config.auto_commit,
             is_commit_asked: self.is_commit_asked.clone(),
             drain_until: self.drain_until(),
+            listener_time: parts.config.drain_timeout,
+            end: self.last_words(),
             delay: parts.config.legacy_handover_delay,
         };
         self.works.push(Box::pin(async move {
@@ -149,16 +152,16 @@ impl Serving<'_> {
         }));
     }
 
-    /// When a drain is cut short. Before the end of a shutdown there must be time to commit what is done by then.
+    /// When a drain is cut short.
     pub(super) fn drain_until(&self) -> Instant {
-        let now = Instant::now();
-        let until = now + self.core.parts.config.drain_timeout;
-        match self.leave_until {
-            None => until,
-            Some(end) => {
-                let left = end.saturating_duration_since(now);
-                until.min(end - (left / 4).min(LAST_WORDS))
-            }
-        }
+        let until = Instant::now() + self.core.parts.config.drain_timeout;
+        self.last_words().map_or(until, |end| until.min(end))
+    }
+
+    /// Before the end of a shutdown there must be time to commit what is done by then: from here on nobody is waited for.
+    fn last_words(&self) -> Option<Instant> {
+        let end = self.leave_until?;
+        let left = end.saturating_duration_since(Instant::now());
+        Some(end - (left / 4).min(LAST_WORDS))
     }
 }

@@ -1,9 +1,11 @@
 //! The servers, and on them the same group twice: eight members in one process and a place for a ninth in another, ours and the JVM's.
 
+use std::time::Duration;
+
 use crate::history::{Beginning, History, Passage};
 use crate::ours::OurMembers;
 use crate::support::{
-    Broker, BrokerOptions, JvmMember, JvmMemberOptions, ZooKeeper, ZooKeeperOptions,
+    Broker, BrokerOptions, Flow, JvmMember, JvmMemberOptions, Producer, ZooKeeper, ZooKeeperOptions,
 };
 use crate::{Wish, say};
 
@@ -13,6 +15,8 @@ pub const RELEASE: &str = "1.1.1";
 pub const TOPIC: &str = "t";
 /// Its partitions.
 pub const PARTITIONS: i32 = 240;
+/// Between two messages of a partition.
+const PAUSE: Duration = Duration::from_millis(200);
 /// Members that stay.
 pub const STAYING: usize = 8;
 
@@ -157,7 +161,7 @@ pub struct Stage {
     pub zookeeper: ZooKeeper,
     ours: Crew,
     jvm: Crew,
-    _broker: Broker,
+    broker: Broker,
 }
 
 impl Stage {
@@ -173,7 +177,7 @@ impl Stage {
             zookeeper,
             ours,
             jvm,
-            _broker: broker,
+            broker,
         };
         say(&format!("warming up with {warming} rounds"));
         for round in 0..warming {
@@ -182,6 +186,13 @@ impl Stage {
             }
         }
         stage
+    }
+
+    /// From now on every partition gets a message again and again, until this is dropped.
+    pub fn flow(&self) -> Flow {
+        let flow = Producer::connect(&self.broker, TOPIC).flow(0..PARTITIONS, PAUSE);
+        flow.await_more(0..PARTITIONS, 2);
+        flow
     }
 
     /// The crew of a side.

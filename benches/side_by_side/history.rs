@@ -91,16 +91,6 @@ impl History {
                 if !has_begun && meaning.is(beginning) {
                     (has_begun, passage.began_ms) = (true, txn.time_ms);
                 }
-                if has_begun && std::env::var_os("TRACE").is_some() {
-                    eprintln!(
-                        "  {:4} ms {:x} +{} -{} {:?}",
-                        txn.time_ms - passage.began_ms,
-                        txn.session & 0xff,
-                        meaning.made,
-                        meaning.deleted,
-                        txn.changes.len()
-                    );
-                }
                 if has_begun && meaning.made + meaning.deleted > 0 {
                     passage.stood_ms = txn.time_ms;
                     passage.made += meaning.made;

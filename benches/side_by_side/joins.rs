@@ -11,51 +11,75 @@ use crate::{Wish, say, wall_ms};
 
 const RIVAL: &str = "JVM 1.1.1";
 
+/// What happened to one side's group, round by round.
 #[derive(Default)]
 struct Figures {
-    joins: Vec<Passage>,
-    joins_from_command: Vec<f64>,
-    leaves: Vec<Passage>,
+    quiet: Rounds,
+    flowing: Rounds,
     requests: Vec<f64>,
     busiest: Vec<f64>,
 }
 
-/// Runs the rounds that are asked for.
+#[derive(Default)]
+struct Rounds {
+    joins: Vec<Passage>,
+    joins_from_call: Vec<f64>,
+    leaves: Vec<Passage>,
+}
+
+/// Runs the rounds that are asked for: on a topic at rest, then with messages flowing through every partition.
 pub fn run(wish: &Wish) -> Vec<Row> {
     let mut stage = Stage::start(wish, 3);
     let (mut ours, mut jvm) = (Figures::default(), Figures::default());
-    let rounds = if wish.wants("join") { wish.rounds } else { 0 };
+    let mut each =
+        |stage: &mut Stage, rounds, what, deed: fn(&mut Stage, Side, usize, &mut Figures)| {
+            for round in 0..rounds {
+                for side in Side::both(round) {
+                    let figures = match side {
+                        Side::Ours => &mut ours,
+                        Side::Jvm => &mut jvm,
+                    };
+                    deed(stage, side, round, figures);
+                }
+                say(&format!("{what}, round {}", round + 1));
+            }
+        };
+    let joins = if wish.wants("join") { wish.rounds } else { 0 };
+    each(
+        &mut stage,
+        joins,
+        "joins and leaves",
+        |stage, side, round, figures| {
+            come_and_go(stage, side, round, &mut figures.quiet);
+        },
+    );
     let counted = if wish.wants("requests") {
         wish.few()
     } else {
         0
     };
-    for round in 0..rounds.max(counted) {
-        for side in Side::both(round) {
-            let figures = match side {
-                Side::Ours => &mut ours,
-                Side::Jvm => &mut jvm,
-            };
-            if round < rounds {
-                come_and_go(&mut stage, side, round, figures);
-            }
-            if round < counted {
-                count(&mut stage, side, round, figures);
-            }
-        }
-        say(&format!("round {} of joining and leaving", round + 1));
-    }
+    each(&mut stage, counted, "requests", count);
+    let flow = (joins > 0).then(|| stage.flow());
+    each(
+        &mut stage,
+        joins,
+        "joins and leaves, messages flowing",
+        |stage, side, round, figures| {
+            come_and_go(stage, side, round, &mut figures.flowing);
+        },
+    );
+    drop(flow);
     rows(wish, &ours, &jvm)
 }
 
-fn come_and_go(stage: &mut Stage, side: Side, round: usize, figures: &mut Figures) {
-    let asked = wall_ms();
+fn come_and_go(stage: &mut Stage, side: Side, round: usize, rounds: &mut Rounds) {
+    let called = wall_ms();
     let (number, joined) = stage.join(side, round);
-    figures
-        .joins_from_command
-        .push((joined.stood_ms - asked) as f64);
-    figures.joins.push(joined);
-    figures.leaves.push(stage.leave(side, number));
+    rounds
+        .joins_from_call
+        .push((joined.stood_ms - called) as f64);
+    rounds.joins.push(joined);
+    rounds.leaves.push(stage.leave(side, number));
 }
 
 /// Requests by session while the ninth joins, less what the same sessions ask in the same time when nothing happens.
@@ -119,36 +143,50 @@ fn rows(wish: &Wish, ours: &Figures, jvm: &Figures) -> Vec<Row> {
         |passages: &[Passage], figure: fn(&Passage) -> f64| passages.iter().map(figure).collect();
     let mut rows = Vec::new();
     if wish.wants("join") {
-        rows.push(row(
-            "a ninth joins 240 partitions",
-            "ms",
-            &|f| each(&f.joins, Passage::ms),
-            ">= 10",
-        ));
-        rows.push(row(
-            "a ninth leaves",
-            "ms",
-            &|f| each(&f.leaves, Passage::ms),
-            ">= 10",
-        ));
-        rows.push(row(
-            "a ninth joins, from the call",
-            "ms",
-            &|f| f.joins_from_command.clone(),
-            "",
-        ));
-        rows.push(row(
-            "owner nodes made by a join",
-            "nodes",
-            &|f| each(&f.joins, |p| p.made as f64),
-            "",
-        ));
-        rows.push(row(
-            "owner nodes deleted by it",
-            "nodes",
-            &|f| each(&f.joins, |p| p.deleted as f64),
-            "",
-        ));
+        rows.extend([
+            row(
+                "a ninth joins 240 partitions",
+                "ms",
+                &|f| each(&f.quiet.joins, Passage::ms),
+                ">= 10",
+            ),
+            row(
+                "a ninth leaves",
+                "ms",
+                &|f| each(&f.quiet.leaves, Passage::ms),
+                ">= 10",
+            ),
+            row(
+                "a ninth joins, messages flowing",
+                "ms",
+                &|f| each(&f.flowing.joins, Passage::ms),
+                ">= 10",
+            ),
+            row(
+                "a ninth leaves, messages flowing",
+                "ms",
+                &|f| each(&f.flowing.leaves, Passage::ms),
+                ">= 10",
+            ),
+            row(
+                "a ninth joins, from the call",
+                "ms",
+                &|f| f.quiet.joins_from_call.clone(),
+                "",
+            ),
+            row(
+                "owner nodes made by a join",
+                "nodes",
+                &|f| each(&f.quiet.joins, |p| p.made as f64),
+                "",
+            ),
+            row(
+                "owner nodes deleted by it",
+                "nodes",
+                &|f| each(&f.quiet.joins, |p| p.deleted as f64),
+                "",
+            ),
+        ]);
     }
     if wish.wants("requests") {
         rows.push(row(

@@ -47,21 +47,6 @@ struct Mark {
     at: Instant,
     messages: u64,
     bytes: u64,
-    cpu: (f64, f64),
-}
-
-fn cpu() -> (f64, f64) {
-    let one = |p: &str| {
-        std::fs::read_to_string(p)
-            .ok()
-            .and_then(|t| t.split(' ').next()?.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
-    let all = std::fs::read_dir("/proc/self/task")
-        .unwrap()
-        .filter_map(|t| Some(one(t.ok()?.path().join("schedstat").to_str()?)))
-        .sum();
-    (one("/proc/thread-self/schedstat"), all)
 }
 
 /// Messages and payload bytes in a second.
@@ -77,12 +62,6 @@ pub fn run(wish: &Wish) -> Vec<Row> {
     let mut rows = Vec::new();
     for (bytes, messages) in [(100, 5_000_000_u64), (1024, 1_000_000)] {
         for partitions in [12, 240] {
-            if std::env::var("LOADS")
-                .is_ok_and(|only| !only.contains(&format!("{bytes}x{partitions},")))
-            {
-                continue;
-            }
-
             let load = Load {
                 topic: format!("b{bytes}p{partitions}"),
                 bytes,
@@ -94,10 +73,6 @@ pub fn run(wish: &Wish) -> Vec<Row> {
             for round in 0..wish.few() {
                 for turn in 0..READERS.len() {
                     let place = (turn + round) % READERS.len();
-                    if std::env::var("READERS").is_ok_and(|only| !only.contains(&place.to_string()))
-                    {
-                        continue;
-                    }
                     let group = format!("{}r{round}p{place}", load.topic);
                     let speed = read(READERS[place], &zookeeper, &broker, &group, &load);
                     speeds[place].push(speed.messages);
@@ -203,7 +178,7 @@ fn read(reader: Reader, zookeeper: &ZooKeeper, broker: &Broker, group: &str, loa
     }
 }
 
-/// The same for all who run in this process: a task on two workers.
+/// The same for all who run in this process: a thread of its own that waits for a future of a runtime.
 fn on_a_runtime(work: impl Future<Output = Speed> + Send) -> Speed {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -244,7 +219,6 @@ impl<'a> Count<'a> {
                 at: Instant::now(),
                 messages: self.messages,
                 bytes: self.bytes,
-                cpu: cpu(),
             });
         }
         self.marks.len() == 2
@@ -252,12 +226,6 @@ impl<'a> Count<'a> {
 
     fn speed(&self) -> Speed {
         let (from, to) = (&self.marks[0], &self.marks[1]);
-        let n = (to.messages - from.messages) as f64;
-        eprintln!(
-            "    cpu/message: thread {:.0} ns, process {:.0} ns",
-            (to.cpu.0 - from.cpu.0) / n,
-            (to.cpu.1 - from.cpu.1) / n
-        );
         let time = (to.at - from.at).as_secs_f64();
         Speed {
             messages: (to.messages - from.messages) as f64 / time,

@@ -47,6 +47,21 @@ struct Mark {
     at: Instant,
     messages: u64,
     bytes: u64,
+    cpu: (f64, f64),
+}
+
+fn cpu() -> (f64, f64) {
+    let one = |p: &str| {
+        std::fs::read_to_string(p)
+            .ok()
+            .and_then(|t| t.split(' ').next()?.parse::<f64>().ok())
+            .unwrap_or(0.0)
+    };
+    let all = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|t| Some(one(t.ok()?.path().join("schedstat").to_str()?)))
+        .sum();
+    (one("/proc/thread-self/schedstat"), all)
 }
 
 /// Messages and payload bytes in a second.
@@ -229,6 +244,7 @@ impl<'a> Count<'a> {
                 at: Instant::now(),
                 messages: self.messages,
                 bytes: self.bytes,
+                cpu: cpu(),
             });
         }
         self.marks.len() == 2
@@ -236,6 +252,12 @@ impl<'a> Count<'a> {
 
     fn speed(&self) -> Speed {
         let (from, to) = (&self.marks[0], &self.marks[1]);
+        let n = (to.messages - from.messages) as f64;
+        eprintln!(
+            "    cpu/message: thread {:.0} ns, process {:.0} ns",
+            (to.cpu.0 - from.cpu.0) / n,
+            (to.cpu.1 - from.cpu.1) / n
+        );
         let time = (to.at - from.at).as_secs_f64();
         Speed {
             messages: (to.messages - from.messages) as f64 / time,

@@ -7,8 +7,8 @@ use crate::ack::Freed;
 use crate::group::{Topic, TopicPartition};
 use crate::lease::LeaseGuard;
 
-use crate::stream::message::Message;
-use crate::stream::ownership::{Bell, Bounds, Common, Ownership, lock};
+use crate::stream::message::{AckToken, Message};
+use crate::stream::ownership::{Bell, Bounds, Common, Exchange, Ownership, lock};
 use crate::stream::reader::{Content, Polled, Queue, Trouble};
 
 /// After so many messages of one partition a stream turns to its next.
@@ -57,6 +57,11 @@ impl Undone {
     fn remove(&self, freed: Freed, bounds: Bounds) -> bool {
         let freed = Self::word(freed.messages, freed.bytes);
         Self::is_reached(self.0.fetch_sub(freed, Ordering::SeqCst), bounds)
+    }
+
+    fn exchange(&self, bytes: usize, freed: Freed) {
+        let change = Self::word(1, bytes).wrapping_sub(Self::word(freed.messages, freed.bytes));
+        self.0.fetch_add(change, Ordering::SeqCst);
     }
 
     fn has_reached(&self, bounds: Bounds) -> bool {
@@ -153,6 +158,11 @@ impl StreamCore {
         self.undone.add(bytes);
     }
 
+    /// As a [`note`](Self::note) and a [`forget`](Self::forget). Nobody is woken: who reads the stream is the one who asks.
+    pub(super) fn exchange(&self, bytes: usize, freed: Freed) {
+        self.undone.exchange(bytes, freed);
+    }
+
     pub(super) fn forget(&self, freed: Freed) {
         if freed.messages == 0 {
             return;
@@ -196,6 +206,47 @@ impl StreamCore {
         Step::Wait
     }
 
+    /// The short way from a lent message to the next of the same partition: the one is done and the other handed out at
+    /// once. `None` if it leads nowhere; nothing is lost then, and [`step`](Self::step) goes on, once the lent one is settled.
+    pub(super) fn follow(&self, lent: &mut AckToken) -> Option<Box<dyn Content>> {
+        if self.is_closed.load(Ordering::Acquire) || self.is_at_bound() {
+            return None;
+        }
+        let mut actives = lock(&self.actives);
+        if actives.burst >= BURST {
+            return None;
+        }
+        actives.burst += 1;
+        let cursor = actives.cursor;
+        let active = actives.list.get_mut(cursor)?;
+        if active.stash.is_some() || !lent.is_of(&active.ownership) {
+            return None;
+        }
+        let content = match active.poll() {
+            Polled::Message(content) => content,
+            Polled::Empty => return None,
+            Polled::Trouble(trouble) => {
+                let active = actives.list.swap_remove(cursor);
+                self.common.report(active.ownership, trouble);
+                return None;
+            }
+        };
+        let now = self.common.clock.now();
+        let exchanged = if active.ownership.lease.is_valid(now) {
+            lent.exchange(content.offset(), size(&*content), now)
+        } else {
+            Exchange::NotNow
+        };
+        match exchanged {
+            Exchange::Done => Some(content),
+            Exchange::Refused => None,
+            Exchange::NotNow => {
+                active.stash = Some(content);
+                None
+            }
+        }
+    }
+
     fn take(&self, active: &mut Active) -> Taken {
         let content = match active.stash.take() {
             Some(content) => content,
@@ -211,8 +262,10 @@ impl StreamCore {
             active.stash = Some(content);
             return Taken::Lapsed;
         }
-        let bytes = content.key().map_or(0, <[u8]>::len) + content.payload().map_or(0, <[u8]>::len);
-        match active.ownership.hand_out(content.offset(), bytes, now) {
+        match active
+            .ownership
+            .hand_out(content.offset(), size(&*content), now)
+        {
             Some(token) => Taken::Message(Message::new(content, token)),
             // Fenced, or below the position asked for (brokers send whole batches).
             None => Taken::Refused,
@@ -224,6 +277,10 @@ impl StreamCore {
         self.is_stalled.store(true, Ordering::SeqCst);
         lease.is_valid(self.common.clock.now())
     }
+}
+
+fn size(content: &dyn Content) -> usize {
+    content.key().map_or(0, <[u8]>::len) + content.payload().map_or(0, <[u8]>::len)
 }
 
 enum Taken {

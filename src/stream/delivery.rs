@@ -113,10 +113,17 @@ impl MessageStream {
     /// To stop after a message and have it count, call [`done`](Self::done) before leaving. One that is still lent when
     /// the stream is dropped is not done.
     pub async fn recv(&mut self) -> Option<Lent<'_>> {
-        let (content, token) = self.next().await?.into_parts();
-        self.lent = Some(token);
+        let followed = self.lent.as_mut().and_then(|lent| self.core.follow(lent));
+        let message = match followed {
+            Some(content) => content,
+            None => {
+                let (content, token) = self.next().await?.into_parts();
+                self.lent = Some(token);
+                content
+            }
+        };
         Some(Lent {
-            message: content,
+            message,
             stream: self,
         })
     }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::group::{Topic, TopicPartition};
+use crate::lease::Moment;
 
-use crate::stream::ownership::Ownership;
+use crate::stream::ownership::{Exchange, Ownership};
 use crate::stream::reader::Content;
 
 /// The right to say that a message is done. Dropping it says nothing: the message stays undone.
@@ -43,6 +44,23 @@ impl AckToken {
         if let Some(owed) = self.owed.take() {
             owed.settle(true);
         }
+    }
+
+    pub(super) fn is_of(&self, ownership: &Arc<Ownership>) -> bool {
+        Arc::ptr_eq(&self.owed().ownership, ownership)
+    }
+
+    /// Its message is done and this token is another's from now on, if the ownership agrees.
+    pub(super) fn exchange(&mut self, offset: i64, bytes: usize, now: Moment) -> Exchange {
+        let Some(owed) = &mut self.owed else {
+            return Exchange::NotNow;
+        };
+        let done = (owed.offset, owed.beginning);
+        let exchanged = owed.ownership.exchange(done, offset, bytes, now);
+        if exchanged == Exchange::Done {
+            owed.offset = offset;
+        }
+        exchanged
     }
 
     fn owed(&self) -> &Owed {

@@ -138,6 +138,17 @@ struct State {
     in_hand: usize,
 }
 
+/// What came of the wish to settle one message and be handed out another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// Both was done.
+    Done,
+    /// The other may not be handed out, now or later; the first is not settled.
+    Refused,
+    /// They do not belong together; neither was done.
+    NotNow,
+}
+
 /// A few figures about one ownership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -298,6 +309,33 @@ impl Ownership {
         state.in_hand += 1;
         self.stream.note(bytes);
         Some(AckToken::new(self.clone(), offset, state.beginning))
+    }
+
+    /// Settles a message as done and hands out another for it, `offset` taking the place of `done`.
+    pub(super) fn exchange(
+        &self,
+        done: (i64, u32),
+        offset: i64,
+        bytes: usize,
+        now: Moment,
+    ) -> Exchange {
+        let mut state = lock(&self.state);
+        let (done, beginning) = done;
+        if state.is_fenced {
+            return Exchange::Refused;
+        }
+        if state.beginning != beginning {
+            return Exchange::NotNow;
+        }
+        let Some(ledger) = &mut state.ledger else {
+            return Exchange::NotNow;
+        };
+        if !ledger.hand_out(offset, bytes, now) {
+            return Exchange::Refused;
+        }
+        let freed = ledger.done(done);
+        self.stream.exchange(bytes, freed);
+        Exchange::Done
     }
 
     pub(super) fn settle(&self, offset: i64, beginning: u32, is_done: bool) {

@@ -59,6 +59,8 @@ impl fmt::Display for LostCause {
 /// Who holds a partition that we wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
+    /// The owner node.
+    pub path: String,
     /// The text of the owner node, escaped and cut for printing.
     pub text: String,
     /// The member it belongs to, if the text fits one that is registered.
@@ -78,8 +80,8 @@ impl fmt::Display for Holder {
         };
         write!(
             f,
-            "{}{whose} (session 0x{:x}, since {} ms)",
-            self.text, self.session, self.since_ms
+            "{}{whose} (session 0x{:x}, since {} ms, {})",
+            self.text, self.session, self.since_ms, self.path
         )
     }
 }

@@ -11,7 +11,8 @@ use crate::registry::Later;
 /// Every call runs outside the member's own task with a deadline of `drain.timeout.ms`; for `before_release` it is less if
 /// less is left of the lease, or of the time in which the member is to leave. Past it the member goes on without the
 /// listener and says so in an event. A panic is caught and reported.
-/// For one partition the calls alternate: claimed, then released or lost. A listener may call the connector.
+/// For one partition the calls alternate: claimed, then released or lost. A release that the end of the session overtakes
+/// is followed by the loss. A listener may call the connector.
 pub trait RebalanceListener: Send + Sync {
     /// These partitions are about to be given up: nothing more of them is delivered, what is done is committed, and they
     /// are still ours. Acknowledgements made here are committed before the owner node goes.

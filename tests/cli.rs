@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -660,8 +661,14 @@ fn a_closed_pipe_is_no_error() {
 
 #[test]
 fn the_demo_loses_nothing_and_what_the_dead_held_is_delivered_again() {
+    let began = Instant::now();
     let output = run(&["demo", "--seed", "3"]);
     assert_eq!(code(&output), 0, "{}{}", out(&output), err(&output));
+    assert!(
+        began.elapsed() <= Duration::from_secs(60),
+        "it ends by itself within 60 s: {:?}",
+        began.elapsed()
+    );
     let last = out(&output).lines().last().unwrap();
     let numbers: Vec<u64> = last
         .split(|c: char| !c.is_ascii_digit())

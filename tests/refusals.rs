@@ -12,7 +12,6 @@ use evenkeel::config::Reset;
 use evenkeel::event::LostCause;
 use evenkeel::{Config, ConsumerConnector, Error, ErrorKind, Event, Topic, TopicPartition};
 
-use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::types::RDKafkaErrorCode;
 use support::{
@@ -286,6 +285,9 @@ fn an_owner_node_that_nobody_understands_is_named_waited_for_and_never_touched()
         text.contains("nobody") && text.contains("not registered") && !text.contains('\u{1b}'),
         "{text}"
     );
+    until("it is waited for", LONG, || {
+        !member.connector.health().waiting.is_empty()
+    });
     let health = member.connector.health();
     assert!(health.waiting.contains_key(&at("owned", 2)) && !health.is_ready());
     assert_eq!(tree.text(path).as_deref(), Some("nobody\u{1b}[31m"));
@@ -321,6 +323,10 @@ fn an_offset_that_cannot_be_read_holds_its_partition_only_until_it_is_repaired()
                 ..
             }
         )
+    });
+    // Told first, published a moment later.
+    until("it is held back", LONG, || {
+        !member.connector.health().held_back.is_empty()
     });
     let health = member.connector.health();
     assert_eq!(
@@ -452,13 +458,13 @@ fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
     let mut producer = Producer::connect(&broker, "t");
     let mut client = broker.client_config();
     let client: BaseConsumer = client.set("group.id", "g").create().expect("a client");
-    let mut list = TopicPartitionList::new();
-    list.add_partition("t", 0);
+    client.subscribe(&["t"]).expect("a subscription");
     until("the broker denies the group", LONG, || {
-        let answer = client.committed_offsets(list.clone(), Duration::from_secs(5));
-        let code = answer.err().and_then(|error| error.rdkafka_error_code());
+        let answer = client.poll(Duration::from_millis(100));
+        let code = answer.and_then(|answer| answer.err()?.rdkafka_error_code());
         code == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
     });
+    drop(client);
     let ours = Ours::join(config_below(zookeeper(), chroot, "g"), &[("t", 1)]);
     producer.produce(0..2, 50);
     until("all is read", LONG, || ours.finished().len() == 100);

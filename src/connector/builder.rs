@@ -11,11 +11,15 @@ use crate::config::Config;
 use crate::coordinator::{Outlets, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::group::{ConsumerId, Topic};
+use crate::group::ConsumerId;
+#[cfg(any(test, feature = "testing"))]
+use crate::group::Topic;
 use crate::id::{Fixed, HashedHost, IdContext, IdStrategy, name};
 use crate::listener::{Outside, RebalanceListener};
 use crate::registry::{Dialect, Registry};
-use crate::stream::{Common, ReaderSource, Streams};
+#[cfg(any(test, feature = "testing"))]
+use crate::stream::Streams;
+use crate::stream::{Common, ReaderSource};
 use crate::wire::paths;
 use crate::zk::{ZkRegistry, ZkSettings};
 

@@ -459,8 +459,9 @@ fn claimed(attempt: Attempt, stat: &Stat) -> Claimed {
 }
 
 /// Who an owner node says holds the partition; the member is found by the caller, who knows them.
-pub(crate) fn holder(text: String, stat: &Stat) -> Holder {
+pub(crate) fn holder(path: String, text: String, stat: &Stat) -> Holder {
     Holder {
+        path,
         text: crate::error::printable(&text),
         member: None,
         session: stat.ephemeral_owner,

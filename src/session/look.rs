@@ -4,16 +4,17 @@
 //! the next look reads it; what is armed is not read again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::StreamExt;
-use futures_util::future::{join_all, pending};
+use futures_util::future::{MaybeDone, join_all, maybe_done, pending};
 use futures_util::stream::FuturesUnordered;
 
 use crate::error::printable;
 use crate::group::{ConsumerId, GroupView, Member, Subscription, Topic, TopicPartition};
-use crate::registry::{Fault, Fired, Later, Stat, Watch};
+use crate::registry::{Fault, Fired, Later, Reply, Stat, Watch};
 use crate::session::{Session, Trouble, trouble};
 use crate::wire::paths;
 use crate::wire::{Broker, decode_broker, decode_owner, decode_registration, decode_topic};
@@ -52,6 +53,39 @@ enum TopicSeen {
     Unreadable(String),
 }
 
+/// A request that was sent before its answer is wanted.
+type Sent<T> = MaybeDone<Reply<T>>;
+
+/// What a first look will want to know in any case, asked for at once.
+#[derive(Default)]
+struct Ahead {
+    topics: BTreeMap<Topic, Sent<(Vec<u8>, Stat, Watch)>>,
+    owners: BTreeMap<Topic, Sent<(Vec<String>, Stat)>>,
+    brokers: Option<Sent<(Vec<String>, Stat, Watch)>>,
+}
+
+fn send<T>(request: Reply<T>) -> Sent<T> {
+    let mut sent = maybe_done(request);
+    // The first poll sends it.
+    let _ = (&mut sent).now_or_never();
+    sent
+}
+
+async fn answer<T>(
+    sent: Option<Sent<T>>,
+    otherwise: impl FnOnce() -> Reply<T>,
+) -> Result<T, Fault> {
+    match sent {
+        None => otherwise().await,
+        Some(mut sent) => {
+            (&mut sent).await;
+            Pin::new(&mut sent)
+                .take_output()
+                .expect("it has been waited for and nobody else takes it")
+        }
+    }
+}
+
 /// The eyes of a session.
 pub(crate) struct Lookout {
     session: Arc<Session>,
@@ -68,6 +102,7 @@ pub(crate) struct Lookout {
     doubted: Option<ConsumerId>,
     /// Fired, and found by somebody who was not asked for it.
     untold: Vec<(Watched, Fired)>,
+    ahead: Ahead,
 }
 
 impl Lookout {
@@ -84,6 +119,7 @@ impl Lookout {
             brokers: Vec::new(),
             doubted: None,
             untold: Vec::new(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -131,6 +167,21 @@ impl Lookout {
             // A second watch on the same thing would tell nothing new; it still must not be dropped before it fires.
             self.watches
                 .push(Box::pin(async move { (watched, watch.await) }));
+        }
+    }
+
+    /// Sends what the first look will ask in any case, so that its answers come with that of the first question: a member
+    /// that joins keeps nobody waiting for one round trip after another.
+    pub fn look_ahead(&mut self, topics: &BTreeSet<Topic>, needs_brokers: bool) {
+        let connection = &self.session.connection;
+        for topic in topics {
+            let read = connection.data_and_watch(&paths::topic(topic));
+            self.ahead.topics.insert(topic.clone(), send(read));
+            let list = connection.children(&paths::owners_topic(self.session.group(), topic));
+            self.ahead.owners.insert(topic.clone(), send(list));
+        }
+        if needs_brokers {
+            self.ahead.brokers = Some(send(connection.children_and_watch(paths::broker_ids())));
         }
     }
 
@@ -312,9 +363,13 @@ impl Lookout {
             .filter(|t| !self.is_armed(&Watched::Topic((*t).clone())))
             .cloned()
             .collect();
-        let reads = stale
-            .iter()
-            .map(|name| self.session.connection.data_and_watch(&paths::topic(name)));
+        let mut reads = Vec::new();
+        for name in &stale {
+            let connection = self.session.connection.clone();
+            let path = paths::topic(name);
+            let sent = self.ahead.topics.remove(name);
+            reads.push(answer(sent, move || connection.data_and_watch(&path)));
+        }
         let answers = join_all(reads).await;
         for (name, answer) in stale.into_iter().zip(answers) {
             match answer {
@@ -356,7 +411,9 @@ impl Lookout {
             return Ok(self.brokers.clone());
         }
         let path = paths::broker_ids();
-        match self.session.connection.children_and_watch(path).await {
+        let connection = self.session.connection.clone();
+        let sent = self.ahead.brokers.take();
+        match answer(sent, || connection.children_and_watch(path)).await {
             Ok((names, _, watch)) => {
                 let nodes: Vec<String> = names
                     .iter()
@@ -395,12 +452,13 @@ impl Lookout {
             .iter()
             .map(|topic| paths::owners_topic(self.session.group(), topic))
             .collect();
-        let answers = join_all(
-            nodes
-                .iter()
-                .map(|path| self.session.connection.children(path)),
-        )
-        .await;
+        let mut lists = Vec::new();
+        for (topic, path) in topics.iter().zip(&nodes) {
+            let connection = self.session.connection.clone();
+            let sent = self.ahead.owners.remove(topic);
+            lists.push(answer(sent, move || connection.children(path)));
+        }
+        let answers = join_all(lists).await;
         let mut owned = BTreeSet::new();
         for ((topic, path), answer) in topics.iter().zip(&nodes).zip(answers) {
             match answer {

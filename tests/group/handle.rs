@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use evenkeel::testing::Kind;
 use evenkeel::{ErrorKind, Message, MessageStream, TopicPartition};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
@@ -362,4 +363,44 @@ fn whatever_a_program_does_with_its_handle_nothing_undone_is_committed_and_nothi
         Ok(())
     });
     played.unwrap();
+}
+
+/// Real time, and a real thread of the member's own.
+#[test]
+fn a_program_that_blocks_its_own_thread_keeps_its_share() {
+    // R5
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let kit = Kit::new();
+    kit.create("t", PARTITIONS);
+    let mut config = kit.config();
+    config.session_timeout = Duration::from_secs(1);
+    config.registration_check_interval = Duration::from_secs(10);
+    let timeout = config.session_timeout;
+    let builder = kit.builder("h1", config);
+    let connector = runtime.block_on(async {
+        let connector = builder.connect().await.unwrap();
+        let _streams = connector.streams([(topic("t"), 1)]).await.unwrap();
+        connector.settled().await.unwrap();
+        connector
+    });
+    let session = connector.health().session.unwrap();
+    let proofs = || kit.registry.requests(session, Kind::Multi);
+    // The runtime stands still until its member has proved six times that it lives, once every quarter of the timeout.
+    let (began, before) = (std::time::Instant::now(), proofs());
+    while proofs() < before + 6 {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", proofs());
+    }
+    assert!(began.elapsed() > timeout, "{:?}", began.elapsed());
+    let health = connector.health();
+    assert_eq!(health.session, Some(session));
+    assert_eq!(health.held.len(), PARTITIONS as usize);
+    assert!(health.is_ready(), "{health:?}");
+    runtime
+        .block_on(connector.shutdown(Duration::from_secs(10)))
+        .unwrap();
+    assert!(kit.members().is_empty());
 }

@@ -257,3 +257,43 @@ async fn a_name_that_a_users_strategy_refuses_or_that_no_node_can_have_is_an_err
     assert_eq!(error("h1", "a/b").kind(), ErrorKind::Config);
     assert!(kit.members().is_empty());
 }
+
+/// Gives all to a stream that nobody has.
+#[derive(Debug)]
+struct Careless;
+
+impl Assignor for Careless {
+    fn assign(
+        &self,
+        subscriptions: &Subscriptions,
+        partitions: &BTreeMap<Topic, Vec<i32>>,
+    ) -> Result<Assignment> {
+        let all = subscriptions.keys().next().map(|taker| taker.stream(7));
+        let owners = |ids: &Vec<i32>| {
+            ids.iter()
+                .copied()
+                .zip(all.iter().cloned().cycle())
+                .collect()
+        };
+        let topics = partitions.iter();
+        Ok(topics
+            .map(|(topic, ids)| (topic.clone(), owners(ids)))
+            .collect())
+    }
+
+    fn name(&self) -> &str {
+        "careless"
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignor_that_names_a_stream_that_is_not_there_does_no_harm() {
+    let kit = Kit::new();
+    kit.create("t", 2);
+    let builder = kit.builder("h1", kit.config());
+    let mut member = kit.join_with(builder.with_assignor(Arc::new(Careless)), &[("t", 1)]);
+    refused(&mut member).await;
+    assert!(!member.has_ended());
+    assert!(kit.owners("t").is_empty());
+    member.leave().await;
+}

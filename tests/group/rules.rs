@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel::Event;
-use evenkeel::registry::{Fault, Op};
+use evenkeel::registry::{
+    Connection, Dialect, Fault, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
+};
 use evenkeel::testing::{Fate, Kind, Latency, MemoryRegistry, Request};
+use evenkeel::{Error, Event};
 use tokio::time::Instant;
 
 use crate::kit::{GROUP, Kit, Member, T, range_of, until};
@@ -270,5 +272,103 @@ async fn a_client_that_says_it_lives_and_proves_nothing_is_given_up() {
     .await;
     member.settled().await;
     kit.send("t", 2);
+    kit.drain().await;
+}
+
+/// A session whose watch on the members never tells.
+struct Deaf(Arc<dyn Connection>);
+
+impl Connection for Deaf {
+    fn session_id(&self) -> i64 {
+        self.0.session_id()
+    }
+    fn session_timeout(&self) -> Duration {
+        self.0.session_timeout()
+    }
+    fn data(&self, path: &str) -> Reply<(Vec<u8>, Stat)> {
+        self.0.data(path)
+    }
+    fn data_and_watch(&self, path: &str) -> Reply<(Vec<u8>, Stat, Watch)> {
+        self.0.data_and_watch(path)
+    }
+    fn stat(&self, path: &str) -> Reply<Option<Stat>> {
+        self.0.stat(path)
+    }
+    fn stat_and_watch(&self, path: &str) -> Reply<(Option<Stat>, Watch)> {
+        self.0.stat_and_watch(path)
+    }
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
+        self.0.children(path)
+    }
+    fn children_and_watch(&self, path: &str) -> Reply<(Vec<String>, Stat, Watch)> {
+        let answer = self.0.children(path);
+        Box::pin(async move {
+            let (names, stat) = answer.await?;
+            let never: Watch = Box::pin(std::future::pending());
+            Ok((names, stat, never))
+        })
+    }
+    fn create(&self, path: &str, data: &[u8], ephemeral: bool) -> Reply<()> {
+        self.0.create(path, data, ephemeral)
+    }
+    fn set(&self, path: &str, data: &[u8], version: Option<i32>) -> Reply<Stat> {
+        self.0.set(path, data, version)
+    }
+    fn delete(&self, path: &str, version: Option<i32>) -> Reply<()> {
+        self.0.delete(path, version)
+    }
+    fn multi(&self, ops: Vec<Op>) -> Later<Result<Vec<Option<Stat>>, MultiFault>> {
+        self.0.multi(ops)
+    }
+    fn ended(&self) -> Later<()> {
+        self.0.ended()
+    }
+    fn close(&self) -> Later<()> {
+        self.0.close()
+    }
+}
+
+struct DeafRegistry(MemoryRegistry);
+
+impl Registry for DeafRegistry {
+    fn open(&self, dialect: Dialect) -> Later<Result<Arc<dyn Connection>, Error>> {
+        let opening = self.0.open(dialect);
+        Box::pin(async move {
+            let deaf: Arc<dyn Connection> = Arc::new(Deaf(opening.await?));
+            Ok(deaf)
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_no_watch_tells_of_is_found_by_the_self_check() {
+    // W10
+    let mut kit = Kit::new();
+    kit.create("t", 4);
+    let config = kit.config();
+    let check = config.registration_check_interval;
+    let registry = kit.registry.clone().with_session_timeout(T);
+    let builder = kit.builder("h1", config);
+    let builder = builder.with_registry(Arc::new(DeafRegistry(registry)));
+    let mut deaf = kit.join_with(builder, &[("t", 1)]);
+    deaf.settled().await;
+    let other = kit.join("h2", &[("t", 1)]);
+    let began = Instant::now();
+    let told = deaf
+        .tells("what it found", |event| {
+            matches!(event, Event::Repaired { .. })
+        })
+        .await;
+    assert!(told.to_string().contains("without a watch"), "{told}");
+    assert!(began.elapsed() <= check * 2, "{:?}", began.elapsed());
+    until("they share", || {
+        kit.owners("t") == range_of(&[&deaf, &other], 4)
+    })
+    .await;
+    kit.send("t", 4);
     kit.drain().await;
 }

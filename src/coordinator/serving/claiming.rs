@@ -12,6 +12,7 @@ use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::rebalance::Plan;
 use crate::session::{Claim, Claimed, Trouble, Want, holder};
 use crate::stream::Ownership;
+use crate::wire::paths;
 
 impl Serving<'_> {
     pub(super) async fn claim(&mut self, plan: &Plan) -> Result<(), Trouble> {
@@ -108,7 +109,8 @@ impl Serving<'_> {
             if self.session.may_take_over(&node.stat) {
                 continue;
             }
-            let holder = self.known_holder(holder(node.text, &node.stat));
+            let path = paths::owner(self.session.group(), &partition);
+            let holder = self.known_holder(holder(path, node.text, &node.stat));
             let since = self
                 .blocked
                 .get(&partition)

@@ -227,6 +227,9 @@ impl<'a> Serving<'a> {
     }
 
     async fn work(&mut self) -> Over {
+        let own = self.core.parts.subscription.keys().cloned().collect();
+        self.lookout
+            .look_ahead(&own, self.core.parts.source.needs_brokers());
         loop {
             match self.settle().await {
                 Ok(()) => {

@@ -320,3 +320,180 @@ impl Actives {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::clock::{BootClock, LeaseClock};
+    use crate::lease::Terms;
+    use crate::stream::delivery::MessageStream;
+    use crate::stream::message::Copied;
+
+    #[derive(Default)]
+    struct Shelf {
+        offsets: VecDeque<i64>,
+        polls: usize,
+    }
+
+    struct Shelved(Arc<Mutex<Shelf>>);
+
+    impl Queue for Shelved {
+        fn poll(&mut self) -> Polled {
+            let mut shelf = lock(&self.0);
+            shelf.polls += 1;
+            let Some(offset) = shelf.offsets.pop_front() else {
+                return Polled::Empty;
+            };
+            Polled::Message(Box::new(Copied {
+                offset,
+                payload: Some(vec![0; 10]),
+                ..Copied::default()
+            }))
+        }
+    }
+
+    struct Partition {
+        ownership: Arc<Ownership>,
+        shelf: Arc<Mutex<Shelf>>,
+    }
+
+    impl Partition {
+        fn fill(&self, offsets: impl IntoIterator<Item = i64>) {
+            lock(&self.shelf).offsets.extend(offsets);
+            self.ownership.bell().ring();
+        }
+
+        fn begin(&self, offset: i64) {
+            self.ownership.start(offset);
+            let core = self.ownership.stream.clone();
+            core.add(
+                self.ownership.clone(),
+                Box::new(Shelved(self.shelf.clone())),
+            );
+        }
+
+        fn polls(&self) -> usize {
+            lock(&self.shelf).polls
+        }
+
+        fn position(&self) -> Option<i64> {
+            self.ownership.progress().position
+        }
+    }
+
+    fn stream<const N: usize>(messages: usize) -> (MessageStream, [Partition; N]) {
+        let topic = Topic::new("t").unwrap();
+        let common = Arc::new(Common::new(Arc::new(BootClock)));
+        let bounds = Bounds {
+            messages,
+            bytes: 1_000_000,
+        };
+        let core = StreamCore::new(topic.clone(), 0, common, bounds);
+        let lease = Arc::new(LeaseGuard::new(Terms::new(Duration::from_secs(600))));
+        lease.renew(BootClock.now());
+        let partitions = std::array::from_fn(|number| {
+            let at = TopicPartition::new(topic.clone(), i32::try_from(number).unwrap());
+            let partition = Partition {
+                ownership: Arc::new(Ownership::new(at, 1, lease.clone(), core.clone())),
+                shelf: Arc::default(),
+            };
+            partition.begin(0);
+            partition
+        });
+        (MessageStream::new(core), partitions)
+    }
+
+    /// Partition and offset of the next message, `None` if there is none yet.
+    fn next(stream: &mut MessageStream) -> Option<(i32, i64)> {
+        let message = stream.recv().now_or_never()??;
+        Some((message.partition(), message.offset()))
+    }
+
+    #[test]
+    fn a_lent_message_is_done_when_the_next_is_asked_for() {
+        let (mut stream, [partition]) = stream(100);
+        partition.fill([0, 1, 5]);
+        for (offset, done) in [(0, 0), (1, 1), (5, 2)] {
+            assert_eq!(next(&mut stream), Some((0, offset)));
+            assert_eq!(partition.position(), Some(done));
+            assert_eq!(partition.ownership.progress().undone, 1);
+        }
+        assert_eq!(next(&mut stream), None);
+        assert_eq!(partition.position(), Some(6));
+        assert!(partition.ownership.is_drained());
+    }
+
+    #[test]
+    fn from_partition_to_partition_the_lent_message_is_done_as_well() {
+        let (mut stream, [one, other]) = stream(100);
+        one.fill([0]);
+        other.fill([7]);
+        assert_eq!(next(&mut stream), Some((0, 0)));
+        assert_eq!(next(&mut stream), Some((1, 7)));
+        assert_eq!((one.position(), other.position()), (Some(1), Some(0)));
+    }
+
+    #[test]
+    fn after_the_fence_the_lent_message_still_counts_and_no_other_comes() {
+        let (mut stream, [partition]) = stream(100);
+        partition.fill([0, 1]);
+        assert_eq!(next(&mut stream), Some((0, 0)));
+        partition.ownership.fence();
+        assert!(!partition.ownership.is_drained());
+        assert_eq!(next(&mut stream), None);
+        assert!(partition.ownership.is_drained());
+        assert_eq!(partition.position(), Some(1));
+    }
+
+    #[test]
+    fn a_message_lent_before_reading_began_anew_says_nothing_about_what_came_after() {
+        let (mut stream, [partition]) = stream(100);
+        partition.fill([3]);
+        assert_eq!(next(&mut stream), Some((0, 3)));
+        partition.begin(1);
+        partition.fill([1, 2, 3]);
+        for offset in [1, 2, 3] {
+            assert_eq!(next(&mut stream), Some((0, offset)));
+            assert_eq!(partition.position(), Some(offset));
+        }
+        assert_eq!(partition.ownership.stream.common.late_acks(), 1);
+    }
+
+    #[test]
+    fn at_the_bound_the_lent_message_makes_room_for_one_more() {
+        let (mut stream, [one, other]) = stream(2);
+        other.fill([0]);
+        let kept = stream.recv_owned().now_or_never().flatten();
+        one.fill(0..9);
+        for offset in 0..5 {
+            assert_eq!(next(&mut stream), Some((0, offset)));
+        }
+        let second = stream.recv_owned().now_or_never().flatten();
+        assert!(stream.recv_owned().now_or_never().is_none(), "two are held");
+        kept.unwrap().ack();
+        assert_eq!(next(&mut stream), Some((0, 6)));
+        assert_eq!(next(&mut stream), None, "what is behind one undone counts");
+        second.unwrap().ack();
+        assert_eq!(one.position(), Some(7));
+        assert_eq!(next(&mut stream), Some((0, 7)));
+    }
+
+    #[test]
+    fn an_empty_queue_is_left_alone_until_its_bell_is_rung() {
+        let (mut stream, [one, other]) = stream(100);
+        assert_eq!(next(&mut stream), None);
+        let before = other.polls();
+        one.fill([0, 1]);
+        assert_eq!(next(&mut stream), Some((0, 0)));
+        assert_eq!(next(&mut stream), Some((0, 1)));
+        assert_eq!(next(&mut stream), None);
+        assert_eq!(other.polls(), before);
+        other.fill([0]);
+        assert_eq!(next(&mut stream), Some((1, 0)));
+    }
+}

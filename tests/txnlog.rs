@@ -128,3 +128,16 @@ fn reading_goes_on_from_file_to_file() {
     });
     assert!(logs.count() > 2);
 }
+
+#[test]
+fn an_entry_of_many_pages_is_read_whole_once_it_is_there() {
+    let (server, data) = (ZooKeeper::start("3.9.5"), "x".repeat(300_000));
+    let (mut log, tree) = (TxnLog::of(&server), Tree::connect(&server));
+    tree.make("/large", &data);
+    tree.make("/small", "");
+    let txns = log.await_txn("the last node", LONG, |txn| {
+        txn.changes == [created("/small", b"", false)]
+    });
+    let large = created("/large", data.as_bytes(), false);
+    assert!(txns.iter().any(|txn| txn.changes == [large.clone()]));
+}

@@ -17,6 +17,8 @@ const HEADER: u64 = 16;
 /// A checksum and a length stand before an entry, a mark behind it.
 const BEFORE: usize = 12;
 const MARK: u8 = 0x42;
+/// So much is read at a time.
+const PART: u64 = 64 << 10;
 
 /// One entry of the log. A transaction of many parts is one entry with many changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +93,7 @@ impl TxnLog {
         loop {
             let next = self.next_file();
             if let Some(file) = &self.file {
-                let bytes = read_from(file, self.offset);
-                let taken = entries(&bytes, &mut txns);
-                self.offset += taken as u64;
+                self.offset += read_on(file, self.offset, &mut txns);
             }
             // A file that is followed by another one is written no more: it was looked at after the other was there.
             let Some(next) = next else {
@@ -154,12 +154,35 @@ fn first_of(path: &Path) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-fn read_from(path: &Path, offset: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
+/// Takes all whole entries from this place on and says how many bytes they were. A file may be made much larger than what is in it, so it
+/// is read in parts.
+fn read_on(path: &Path, offset: u64, into: &mut Vec<Txn>) -> u64 {
     let mut file = File::open(path).expect("the log can be read");
-    file.seek(SeekFrom::Start(offset)).expect("a log file");
-    file.read_to_end(&mut bytes).expect("the log can be read");
-    bytes
+    let (mut taken, mut part) = (0, PART);
+    loop {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset + taken))
+            .expect("a log file");
+        file.by_ref()
+            .take(part)
+            .read_to_end(&mut bytes)
+            .expect("the log can be read");
+        let more = entries(&bytes, into);
+        taken += more as u64;
+        // What begins here may be longer than the part.
+        let is_longer = wanted(&bytes[more..]) > bytes.len() - more && bytes.len() as u64 == part;
+        if more == 0 && !is_longer {
+            return taken;
+        }
+        part = if more == 0 { part * 2 } else { PART };
+    }
+}
+
+/// How long the entry is that begins here, as far as can be seen.
+fn wanted(bytes: &[u8]) -> usize {
+    let mut head = Fields(bytes.get(8..).unwrap_or_default());
+    let length = head.int().and_then(|length| usize::try_from(length).ok());
+    length.map_or(0, |length| BEFORE + length + 1)
 }
 
 /// Takes whole entries from the front and says how many bytes they were. Behind the last there are zeros: files are made larger in advance.

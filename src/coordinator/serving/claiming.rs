@@ -86,13 +86,17 @@ impl Serving<'_> {
         &mut self,
         partitions: BTreeSet<TopicPartition>,
     ) -> Result<BTreeSet<TopicPartition>, Trouble> {
+        if partitions.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        // Beside others most of it will be somebody's, and the list would only cost its round trip.
+        if self.view.members.len() > 1 {
+            return self.block(&partitions).await;
+        }
         let topics: BTreeSet<Topic> = partitions
             .iter()
             .map(|partition| partition.topic.clone())
             .collect();
-        if topics.is_empty() {
-            return Ok(BTreeSet::new());
-        }
         let owned = self.lookout.owned(&topics).await?;
         let owned: BTreeSet<TopicPartition> = owned.intersection(&partitions).cloned().collect();
         self.block(&owned).await

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
@@ -298,6 +299,7 @@ impl<'a> Serving<'a> {
             self.find_brokers().await?;
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
+            self.set_off();
             self.discard_strays(&plan).await?;
             self.claim(&plan).await?;
             let fired = self.lookout.changed_already()?;
@@ -305,6 +307,13 @@ impl<'a> Serving<'a> {
             if !self.fired.iter().any(|watched| self.concerns_us(watched)) {
                 return Ok(());
             }
+        }
+    }
+
+    /// What was pushed to the works sends its first request now: others wait for what we give up, while we go on claiming.
+    fn set_off(&mut self) {
+        if let Some(Some(done)) = self.works.next().now_or_never() {
+            self.works.push(Box::pin(std::future::ready(done)));
         }
     }
 

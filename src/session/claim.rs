@@ -94,7 +94,18 @@ enum Answer {
 /// What is to be done about an attempt that did not succeed.
 enum Next {
     Retry(Attempt),
-    Settled(Claim),
+    Settled(TopicPartition, Claim),
+}
+
+impl Next {
+    fn enter(self, open: &mut Vec<Attempt>, claims: &mut BTreeMap<TopicPartition, Claim>) {
+        match self {
+            Self::Retry(attempt) => open.push(attempt),
+            Self::Settled(partition, claim) => {
+                claims.insert(partition, claim);
+            }
+        }
+    }
 }
 
 impl Session {
@@ -131,28 +142,19 @@ impl Session {
                     Answer::Refused { at, step, fault } => {
                         refusals += 1;
                         for (place, attempt) in batch.into_iter().enumerate() {
-                            if place != at {
-                                open.push(attempt);
-                                continue;
-                            }
-                            let partition = attempt.want.partition.clone();
-                            match self.after_refusal(attempt, step, fault.clone()).await? {
-                                Next::Retry(attempt) => open.push(attempt),
-                                Next::Settled(claim) => {
-                                    claims.insert(partition, claim);
-                                }
-                            }
+                            let next = if place == at {
+                                self.after_refusal(attempt, step, fault.clone()).await?
+                            } else {
+                                Next::Retry(attempt)
+                            };
+                            next.enter(&mut open, &mut claims);
                         }
                     }
                     Answer::Unknown => {
+                        // Nobody knows whether it was carried out; the owner nodes do.
                         for attempt in batch {
-                            let partition = attempt.want.partition.clone();
-                            match self.after_unknown(attempt).await? {
-                                Next::Retry(attempt) => open.push(attempt),
-                                Next::Settled(claim) => {
-                                    claims.insert(partition, claim);
-                                }
-                            }
+                            let next = self.inspect_owner(attempt).await?;
+                            next.enter(&mut open, &mut claims);
                         }
                     }
                 }
@@ -358,11 +360,17 @@ impl Session {
                 } else {
                     path
                 };
-                Ok(Next::Settled(Claim::Refused(format!("{at}: {fault}"))))
+                Ok(Next::Settled(
+                    attempt.want.partition,
+                    Claim::Refused(format!("{at}: {fault}")),
+                ))
             }
             (Step::Create, Fault::NoNode) => match self.ensure_parents(&path).await {
                 Ok(()) => Ok(Next::Retry(attempt)),
-                Err(Trouble::Fatal(error)) => Ok(Next::Settled(Claim::Refused(error.to_string()))),
+                Err(Trouble::Fatal(error)) => Ok(Next::Settled(
+                    attempt.want.partition,
+                    Claim::Refused(error.to_string()),
+                )),
                 Err(trouble) => Err(trouble),
             },
             (Step::Confirm, _) => {
@@ -396,11 +404,6 @@ impl Session {
         Ok(())
     }
 
-    /// Nobody knows whether the transaction was carried out; the owner node does.
-    async fn after_unknown(&self, attempt: Attempt) -> Result<Next, Trouble> {
-        self.inspect_owner(attempt).await
-    }
-
     /// Whose owner node stands there. Never judged by its text: a node with our text may be of a session that ended (D-7).
     async fn inspect_owner(&self, mut attempt: Attempt) -> Result<Next, Trouble> {
         let path = paths::owner(self.group(), &attempt.want.partition);
@@ -418,11 +421,14 @@ impl Session {
             let answer = self.connection.data(&offset_path).await;
             (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
                 .map_err(|fault| trouble("reading", &offset_path, fault))?;
-            return Ok(Next::Settled(Claim::Ours(Claimed {
-                stream: attempt.want.stream,
-                token: stat.czxid,
-                stored: attempt.stored,
-            })));
+            return Ok(Next::Settled(
+                attempt.want.partition,
+                Claim::Ours(Claimed {
+                    stream: attempt.want.stream,
+                    token: stat.czxid,
+                    stored: attempt.stored,
+                }),
+            ));
         }
         if self.is_mine(&stat) || self.is_left_behind(&stat) {
             return match self.connection.delete(&path, Some(stat.version)).await {
@@ -432,7 +438,7 @@ impl Session {
                 Err(fault) => Err(trouble("deleting our former", &path, fault)),
             };
         }
-        Ok(Next::Settled(Claim::HeldByAnother))
+        Ok(Next::Settled(attempt.want.partition, Claim::HeldByAnother))
     }
 }
 

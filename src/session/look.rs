@@ -160,14 +160,10 @@ impl Lookout {
     }
 
     fn arm(&mut self, watched: Watched, watch: Watch) {
-        if self.armed.insert(watched.clone()) {
-            self.watches
-                .push(Box::pin(async move { (watched, watch.await) }));
-        } else {
-            // A second watch on the same thing would tell nothing new; it still must not be dropped before it fires.
-            self.watches
-                .push(Box::pin(async move { (watched, watch.await) }));
-        }
+        // A second watch on the same thing tells nothing new; it still must not be dropped before it fires.
+        self.armed.insert(watched.clone());
+        self.watches
+            .push(Box::pin(async move { (watched, watch.await) }));
     }
 
     /// Sends what the first look will ask in any case, so that its answers come with that of the first question: a member

@@ -35,6 +35,26 @@ pub(super) struct Parted {
     pub is_forced: bool,
 }
 
+/// What is to be committed of an ownership, if anything. An offset that somebody set forward is waited for.
+pub(super) fn pending(
+    ownership: &Ownership,
+    version: Option<i32>,
+    committed: Option<i64>,
+    ahead: Option<i64>,
+) -> Option<Commit> {
+    let position = ownership.progress().position?;
+    if ahead.is_some_and(|theirs| position < theirs) || committed == Some(position) {
+        return None;
+    }
+    Some(Commit {
+        partition: ownership.partition.clone(),
+        token: ownership.token,
+        offset: position,
+        version,
+        is_reset: false,
+    })
+}
+
 /// What giving up needs.
 #[derive(Clone)]
 pub(super) struct Departure {
@@ -104,18 +124,17 @@ impl Departure {
 
     fn pending(&self, farewell: &Farewell) -> Option<Commit> {
         let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
-        let position = farewell.ownership.progress().position.filter(|position| {
-            is_wanted
-                && !farewell.is_topic_gone
-                && farewell.ahead.is_none_or(|theirs| *position >= theirs)
-        })?;
-        (farewell.committed != Some(position)).then(|| Commit {
-            partition: farewell.ownership.partition.clone(),
-            token: farewell.ownership.token,
-            offset: position,
-            version: farewell.version,
-            is_reset: false,
-        })
+        if !is_wanted || farewell.is_topic_gone {
+            return None;
+        }
+        let Farewell {
+            ownership,
+            version,
+            committed,
+            ahead,
+            ..
+        } = farewell;
+        pending(ownership, *version, *committed, *ahead)
     }
 
     /// Commits what is done. Answers whether that moved anything.

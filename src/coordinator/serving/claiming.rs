@@ -29,7 +29,7 @@ impl Serving<'_> {
             .filter(|(partition, _)| {
                 self.blocked
                     .get(*partition)
-                    .is_none_or(|blocked| blocked.freed.is_some())
+                    .is_none_or(|blocked| blocked.is_freed)
             })
             .map(|(partition, stream)| (partition.clone(), stream.clone()))
             .collect();
@@ -122,7 +122,7 @@ impl Serving<'_> {
             let blocked = Blocked {
                 holder,
                 since,
-                freed: None,
+                is_freed: false,
                 is_told,
                 is_stuck: false,
             };

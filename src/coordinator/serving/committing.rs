@@ -14,11 +14,7 @@ use crate::session::{Commit, Committed, Trouble};
 impl Serving<'_> {
     /// Begins to commit what is done and not committed. `false` if there is nothing to commit or a commit is under way.
     pub(super) fn commit(&mut self) -> bool {
-        let commits: Vec<Commit> = self
-            .held
-            .iter_mut()
-            .filter_map(|(partition, held)| pending(partition, held))
-            .collect();
+        let commits: Vec<Commit> = self.held.values().filter_map(Held::pending).collect();
         let is_allowed = self
             .session
             .lease
@@ -54,10 +50,7 @@ impl Serving<'_> {
             .session
             .lease
             .allows_commit(self.core.parts.common.clock.now());
-        let has_pending = self
-            .held
-            .iter_mut()
-            .any(|(partition, held)| pending(partition, held).is_some());
+        let has_pending = self.held.values().any(|held| held.pending().is_some());
         for waiter in std::mem::take(&mut self.commit_waiters) {
             let answer = if has_pending && !is_allowed {
                 Err(Error::new(
@@ -204,19 +197,4 @@ impl Serving<'_> {
             farewell.ahead = ahead;
         }
     }
-}
-
-/// What is to be committed of a held partition, if anything. An offset that somebody set forward is waited for.
-pub(super) fn pending(partition: &TopicPartition, held: &mut Held) -> Option<Commit> {
-    let position = held.ownership.progress().position?;
-    if held.ahead.is_some_and(|theirs| position < theirs) || held.committed == Some(position) {
-        return None;
-    }
-    Some(Commit {
-        partition: partition.clone(),
-        token: held.ownership.token,
-        offset: position,
-        version: held.version,
-        is_reset: false,
-    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
-use crate::coordinator::serving::{Done, FIRST_RETRY, Held, HeldState, LAST_RETRY, Serving};
+use crate::coordinator::serving::{Done, Held, HeldState, Serving};
 use crate::event::{Event, LostCause, ResetCause};
 use crate::group::TopicPartition;
 use crate::session::{Trouble, Watched};
@@ -152,14 +152,7 @@ impl Serving<'_> {
                     held.version = *version;
                     held.committed = committed.or(held.committed);
                 }
-                let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
-                held.retries += 1;
-                let is_first = held.retries == 1;
-                held.state = HeldState::Later {
-                    at: Instant::now() + pause.min(LAST_RETRY),
-                    from,
-                };
-                if is_first {
+                if held.begin_later(from) {
                     self.tell(Event::ReadFailed {
                         partition: Some(partition),
                         reason,
@@ -205,14 +198,7 @@ impl Serving<'_> {
                     held.troubled_at = position;
                     held.retries = 0;
                 }
-                let is_first = held.retries == 0;
-                let pause = FIRST_RETRY * 2u32.saturating_pow(held.retries.min(6));
-                held.retries += 1;
-                held.state = HeldState::Later {
-                    at: Instant::now() + pause.min(LAST_RETRY),
-                    from,
-                };
-                if is_first {
+                if held.begin_later(from) {
                     self.tell(Event::ReadFailed {
                         partition: Some(partition),
                         reason,

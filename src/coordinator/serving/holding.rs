@@ -29,7 +29,7 @@ impl Serving<'_> {
         self.verify(&ours).await?;
         for partition in changed {
             if let Some(blocked) = self.blocked.get_mut(&partition) {
-                blocked.freed.get_or_insert_with(Instant::now);
+                blocked.is_freed = true;
             }
             self.fired.remove(&Watched::Owner(partition));
         }

@@ -64,7 +64,7 @@ impl Serving<'_> {
         let owned = self.lookout.owned(&topics).await?;
         for (partition, blocked) in &mut self.blocked {
             if !owned.contains(partition) {
-                blocked.freed.get_or_insert_with(Instant::now);
+                blocked.is_freed = true;
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::coordinator::begin::{Beginnings, Begun, From};
 use crate::coordinator::keeper::Keeper;
-use crate::coordinator::part::{Farewell, Parted};
+use crate::coordinator::part::{Farewell, Parted, pending};
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::Error;
 use crate::event::{Event, Holder};
@@ -70,6 +70,22 @@ struct Held {
     remade: Option<From>,
 }
 
+impl Held {
+    /// What is to be committed of it, if anything.
+    fn pending(&self) -> Option<Commit> {
+        pending(&self.ownership, self.version, self.committed, self.ahead)
+    }
+
+    /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.
+    fn begin_later(&mut self, from: From) -> bool {
+        let pause = FIRST_RETRY * 2u32.saturating_pow(self.retries.min(6));
+        let at = Instant::now() + pause.min(LAST_RETRY);
+        self.state = HeldState::Later { at, from };
+        self.retries += 1;
+        self.retries == 1
+    }
+}
+
 enum HeldState {
     Beginning,
     Reading,
@@ -87,8 +103,8 @@ enum HeldState {
 struct Blocked {
     holder: Holder,
     since: Instant,
-    /// When its owner node went, so that it may be claimed.
-    freed: Option<Instant>,
+    /// Its owner node went, so that it may be claimed.
+    is_freed: bool,
     is_told: bool,
     is_stuck: bool,
 }
@@ -449,7 +465,8 @@ impl<'a> Serving<'a> {
         let due = self
             .blocked
             .values()
-            .filter_map(|blocked| blocked.freed)
+            .any(|blocked| blocked.is_freed)
+            .then(Instant::now)
             .filter(|_| !self.is_look_to_come());
         let stuck = self
             .blocked
@@ -504,7 +521,7 @@ impl<'a> Serving<'a> {
             self.takeover_at = self.takeover_at.filter(|at| now < *at);
         }
         let is_free =
-            self.retry_at.is_none() && self.blocked.values().any(|blocked| blocked.freed.is_some());
+            !self.is_look_to_come() && self.blocked.values().any(|blocked| blocked.is_freed);
         // A look ends every self-check: it costs nothing if all is as it was, and bounds whatever no watch told.
         Ok(is_due || is_checking || is_free)
     }

@@ -9,12 +9,11 @@ use evenkeel::event::LostCause;
 use evenkeel::id::IdContext;
 use evenkeel::listener::RebalanceListener;
 use evenkeel::registry::{Connection, Dialect, Registry};
-use evenkeel::stream::{Reader, ReaderSource};
 use evenkeel::testing::{Inline, Latency, MemoryLog, MemoryRegistry, Record, Write};
-use evenkeel::wire::{Broker, encode_topic};
+use evenkeel::wire::encode_topic;
 use evenkeel::{
-    Builder, Config, ConsumerConnector, Error, Event, Events, GroupName, Message, MessageStream,
-    StreamId, Topic, TopicPartition,
+    Builder, Config, ConsumerConnector, Event, Events, GroupName, Message, MessageStream, StreamId,
+    Topic, TopicPartition,
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -30,18 +29,6 @@ pub struct Kit {
     pub log: MemoryLog,
     pub finished: Finished,
     pub sent: BTreeSet<(TopicPartition, i64)>,
-}
-
-pub struct Source(pub MemoryLog);
-
-impl ReaderSource for Source {
-    fn needs_brokers(&self) -> bool {
-        false
-    }
-
-    fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
-        Ok(self.0.reader())
-    }
 }
 
 pub fn topic(name: &str) -> Topic {
@@ -139,7 +126,7 @@ impl Kit {
             .with_session_timeout(config.session_timeout);
         ConsumerConnector::builder(config)
             .with_registry(Arc::new(registry))
-            .with_reader_source(Arc::new(Source(self.log.clone())))
+            .with_reader_source(Arc::new(self.log.clone()))
             .with_clock(Arc::new(TokioClock::new()))
             .with_outside(Arc::new(Inline::new()))
             .with_id_context(context)

@@ -261,10 +261,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use clap::Parser;
-    use evenkeel::stream::{Reader, ReaderSource};
     use evenkeel::testing::{MemoryLog, MemoryRegistry, Record};
-    use evenkeel::wire::{Broker, encode_topic};
-    use evenkeel::{Config, Error, TopicPartition};
+    use evenkeel::wire::encode_topic;
+    use evenkeel::{Config, TopicPartition};
 
     use super::*;
 
@@ -272,18 +271,6 @@ mod tests {
     struct Line {
         #[command(flatten)]
         consume: Consume,
-    }
-
-    struct Source(MemoryLog);
-
-    impl ReaderSource for Source {
-        fn needs_brokers(&self) -> bool {
-            false
-        }
-
-        fn open(&self, _: &[Broker], _: usize) -> Result<Arc<dyn Reader>, Error> {
-            Ok(self.0.reader())
-        }
     }
 
     /// A pipe that somebody reads, does not read, or has closed.
@@ -341,7 +328,7 @@ mod tests {
         config.auto_offset_reset = evenkeel::config::Reset::Smallest;
         ConsumerConnector::builder(config)
             .with_registry(Arc::new(registry.clone()))
-            .with_reader_source(Arc::new(Source(log)))
+            .with_reader_source(Arc::new(log))
             .connect()
             .await
             .unwrap()

@@ -54,7 +54,7 @@ pub fn run(wish: &Wish) -> Vec<Row> {
         },
     );
     let counted = if wish.wants("requests") {
-        wish.few()
+        wish.rounds
     } else {
         0
     };

@@ -9,7 +9,7 @@ pub fn run(wish: &Wish) -> Vec<Row> {
     let mut stage = Stage::start(wish, 1);
     // From the end of the session, and from the kill.
     let mut figures = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
-    for round in 0..wish.few() {
+    for round in 0..wish.rounds {
         for side in Side::both(round) {
             // The process is a new one each time: warm it.
             stage.come_and_go(side, round);

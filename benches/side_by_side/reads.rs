@@ -1,15 +1,19 @@
 //! How many messages a second one stream gives to one reader.
 
+use std::io::Read;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use evenkeel::ConsumerConnector;
-use evenkeel::Topic;
+use evenkeel::config::Reset;
+use evenkeel::{Config, ConsumerConnector, Topic};
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use crate::crew::{RELEASE, jvm_options, servers};
-use crate::support::{Broker, JvmMember, JvmMemberOptions, Seen, ZooKeeper, config};
+use crate::support::{
+    Broker, JvmMember, JvmMemberOptions, Output, Process, Seen, ZooKeeper, scratch,
+};
 use crate::table::{Better, Row};
 use crate::{Wish, say};
 
@@ -17,6 +21,9 @@ use crate::{Wish, say};
 const FROM: f64 = 0.25;
 const TO: f64 = 0.95;
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// The word that makes this program a reader's process.
+pub const READER: &str = "--as-reader";
 
 /// Messages that lie ready.
 struct Load {
@@ -70,7 +77,7 @@ pub fn run(wish: &Wish) -> Vec<Row> {
             };
             load.fill(&broker);
             let mut speeds: [Vec<f64>; 4] = Default::default();
-            for round in 0..wish.few() {
+            for round in 0..wish.rounds {
                 for turn in 0..READERS.len() {
                     let place = (turn + round) % READERS.len();
                     let group = format!("{}r{round}p{place}", load.topic);
@@ -159,11 +166,50 @@ impl Load {
     }
 }
 
+/// Each reader has a process to itself, new for every reading; what it reads before the clock starts warms it.
 fn read(reader: Reader, zookeeper: &ZooKeeper, broker: &Broker, group: &str, load: &Load) -> Speed {
     match reader {
         Reader::Jvm => jvm(zookeeper, group, load),
-        Reader::Ours => on_a_runtime(ours(zookeeper, group, load)),
-        Reader::StreamAlike => {
+        Reader::Ours => in_a_process(reader, &zookeeper.connect_string(), group, load),
+        Reader::StreamAlike | Reader::StreamAsItComes => {
+            in_a_process(reader, &broker.bootstrap(), group, load)
+        }
+    }
+}
+
+/// This program itself, started anew as the reader of one load.
+fn in_a_process(reader: Reader, servers: &str, group: &str, load: &Load) -> Speed {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args([READER, &format!("{reader:?}"), servers, group, &load.topic]);
+    command.args([load.partitions.to_string(), load.messages.to_string()]);
+    let log = scratch("reader").join("log");
+    let mut process = Process::start(group, &mut command, &log, Output::Pipes);
+    let mut answer = String::new();
+    let mut output = process.take_stdout().expect("started with pipes");
+    output.read_to_string(&mut answer).expect("text");
+    let figures = answer.trim().split_once(' ').and_then(|(messages, bytes)| {
+        let messages = messages.parse().ok()?;
+        let bytes = bytes.parse().ok()?;
+        Some(Speed { messages, bytes })
+    });
+    figures.unwrap_or_else(|| panic!("{group} answered {answer:?}; {}", process.tail()))
+}
+
+/// Such a process from inside: reads, and prints messages and bytes in a second.
+pub fn serve(args: &[String]) {
+    let [reader, servers, group, topic, partitions, messages] = args else {
+        panic!("{READER} wants a reader, servers, a group, a topic, its partitions and messages");
+    };
+    let load = Load {
+        topic: topic.clone(),
+        bytes: 0,
+        partitions: partitions.parse().expect("a number"),
+        messages: messages.parse().expect("a number"),
+    };
+    let speed = match reader.as_str() {
+        "Ours" => on_a_runtime(ours(servers, group, &load)),
+        "StreamAlike" => {
             // What our configuration makes of the same names, the bound on what lies fetched being for all partitions together.
             let alike = [
                 ("fetch.queue.backoff.ms", "10"),
@@ -172,23 +218,21 @@ fn read(reader: Reader, zookeeper: &ZooKeeper, broker: &Broker, group: &str, loa
                 ("fetch.message.max.bytes", "1048576"),
                 ("queued.max.messages.kbytes", "65536"),
             ];
-            on_a_runtime(plain(broker, load, &alike))
+            on_a_runtime(plain(servers, &load, &alike))
         }
-        Reader::StreamAsItComes => on_a_runtime(plain(broker, load, &[])),
-    }
+        "StreamAsItComes" => on_a_runtime(plain(servers, &load, &[])),
+        other => panic!("no reader: {other}"),
+    };
+    println!("{} {}", speed.messages, speed.bytes);
 }
 
-/// The same for all who run in this process: a thread of its own that waits for a future of a runtime.
 fn on_a_runtime(work: impl Future<Output = Speed> + Send) -> Speed {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| runtime.block_on(work));
-        running.join().expect("the reader does not panic")
-    })
+    runtime.block_on(work)
 }
 
 /// Counts, and takes the time at both ends of the part that counts.
@@ -235,8 +279,9 @@ impl<'a> Count<'a> {
 }
 
 /// Each message is done when the next is asked for; commits go out every second.
-async fn ours(zookeeper: &ZooKeeper, group: &str, load: &Load) -> Speed {
-    let mut config = config(zookeeper, group);
+async fn ours(zookeeper: &str, group: &str, load: &Load) -> Speed {
+    let mut config = Config::new(group, zookeeper).expect("a good configuration");
+    config.auto_offset_reset = Reset::Smallest;
     config.auto_commit_interval = Duration::from_secs(1);
     let connector = ConsumerConnector::connect(config)
         .await
@@ -263,9 +308,11 @@ async fn ours(zookeeper: &ZooKeeper, group: &str, load: &Load) -> Speed {
     count.speed()
 }
 
-async fn plain(broker: &Broker, load: &Load, settings: &[(&str, &str)]) -> Speed {
-    let mut config: ClientConfig = broker.client_config();
+async fn plain(bootstrap: &str, load: &Load, settings: &[(&str, &str)]) -> Speed {
+    let mut config = ClientConfig::new();
     config
+        .set("bootstrap.servers", bootstrap)
+        .set("broker.address.family", "v4")
         .set("group.id", "plain")
         .set("enable.auto.commit", "false");
     for (key, value) in settings {

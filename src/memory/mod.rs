@@ -31,6 +31,7 @@ mod registry;
 mod tests;
 mod tree;
 
+pub use crate::check;
 pub use faults::{Fate, Kind, Latency, Request, Script};
 pub use log::{MemoryLog, Record};
 pub use outside::Inline;

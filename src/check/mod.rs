@@ -1,7 +1,7 @@
 //! Judges a run after the fact: the registry's history and what the members saw, against the invariants (feature `testing`).
 //!
-//! One judge for two courts. A simulation hands over its events and [`memory::history`](crate::memory); a test of real
-//! processes hands over their event logs, read by `read_events`, and the transaction log of a server that is in the final
+//! One judge for two courts. A simulation hands over its events and [`history`](crate::memory::history); a test of real
+//! processes hands over their event logs, read by [`read_events`], and the transaction log of a server that is in the final
 //! quorum. Unknown outcomes are never guessed: the history tells. Values in, values out; nothing here asks a clock.
 //!
 //! The whole of it:
@@ -27,16 +27,26 @@
 //! Who takes down events keeps to this:
 //!
 //! * [`Fact::Done`] is taken down before the message is acknowledged, [`Fact::Delivered`] once it was handed over. A member
-//!   without a single event of its own is judged by the history alone.
+//!   that takes down neither is judged by the history alone; [`Fact::Other`] says that it would have, had there been messages.
 //! * [`Event::OffsetReset`](crate::event::Event::OffsetReset) becomes [`Fact::Reset`], and
 //!   [`Event::Released`](crate::event::Event::Released) becomes [`Fact::Released`]: what they excuse is a violation without them.
 //! * Where the registry is in the same process, [`Event::zxid`] is its last transaction at that moment, and then order is exact.
 //!   Otherwise [`Fact::Clock`] ties the events' clock to the servers', which counts whole milliseconds.
 //! * [`Fact::Settled`] says that the faults are over and the group had its time: the owners and the drain are judged there (I14, I16).
 
+mod calls;
+mod ends;
 mod event;
+mod form;
 mod history;
+mod ledger;
+mod lines;
+mod nodes;
+mod offsets;
+mod replay;
 mod verdict;
+mod view;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +56,7 @@ use crate::group::{ConsumerId, GroupName, Subscription, Topic, TopicPartition};
 
 pub use event::{Event, Fact, How, Phase, Record};
 pub use history::{Change, Txn};
+pub use lines::read_events;
 pub use verdict::{Counts, Rule, Verdict, Violation, Worst};
 
 /// Who owns what, by the text of the owner nodes.
@@ -166,5 +177,18 @@ impl Case {
     pub fn with_expected(mut self, expected: impl Fn(&Roll) -> Owners + 'static) -> Self {
         self.expected = Some(Box::new(expected));
         self
+    }
+
+    /// Judges it.
+    pub fn judge(&self) -> Verdict {
+        let view = view::View::of(self);
+        let mut verdict = Verdict::default();
+        form::judge(&view, &mut verdict);
+        nodes::judge(&view, &mut verdict);
+        windows::judge(&view, &mut verdict);
+        offsets::judge(&view, &mut verdict);
+        calls::judge(&view, &mut verdict);
+        ends::judge(&view, &mut verdict);
+        verdict
     }
 }

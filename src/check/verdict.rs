@@ -260,7 +260,11 @@ impl fmt::Display for Verdict {
             write!(f, "\n{one}")?;
         }
         f.write_str("\njudged:")?;
-        let list = self.counts.list().into_iter().filter(|(_, count)| *count > 0);
+        let list = self
+            .counts
+            .list()
+            .into_iter()
+            .filter(|(_, count)| *count > 0);
         for (name, count) in list {
             write!(f, " {name} {count}")?;
         }

@@ -10,7 +10,7 @@ use crate::coordinator::serving::{Blocked, Held, HeldState, Serving};
 use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::rebalance::Plan;
-use crate::session::{Claim, Claimed, Trouble, Want, holder};
+use crate::session::{Claim, Claimed, Trouble, Want, Watched, holder};
 use crate::stream::Ownership;
 use crate::wire::paths;
 
@@ -184,10 +184,12 @@ impl Serving<'_> {
             let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
             self.works.extend(listened);
         }
+        // Until they are watched they may change unseen, also if a read fails here.
+        self.fired.extend(ours.into_keys().map(Watched::Owner));
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
         self.is_unfinished |= refused.len() > taken.len();
-        self.verify(&ours.into_keys().collect()).await
+        self.check_owners().await
     }
 
     pub(super) fn hold(&mut self, partition: TopicPartition, claimed: Claimed) -> Beginning {

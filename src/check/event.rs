@@ -102,6 +102,15 @@ pub enum Fact {
         /// Until when.
         to: u64,
     },
+    /// A member was cut off from the registry.
+    Cut {
+        /// Which.
+        member: Arc<str>,
+        /// From when, by the events' clock.
+        from: u64,
+        /// Until when.
+        to: u64,
+    },
     /// A member's process was killed.
     Killed {
         /// Which.

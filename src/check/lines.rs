@@ -162,6 +162,11 @@ impl Fields {
                 from: self.number("from")?,
                 to: self.number("to")?,
             },
+            "cut" => Fact::Cut {
+                member: self.text("who")?.into(),
+                from: self.number("from")?,
+                to: self.number("to")?,
+            },
             "killed" => Fact::Killed {
                 member: self.text("who")?.into(),
             },
@@ -299,6 +304,9 @@ fn fact(fact: &Fact) -> Value {
         }
         Fact::Stopped { member, from, to } => {
             json!({ "ev": "stopped", "who": name(member), "from": from, "to": to })
+        }
+        Fact::Cut { member, from, to } => {
+            json!({ "ev": "cut", "who": name(member), "from": from, "to": to })
         }
         Fact::Killed { member } => json!({ "ev": "killed", "who": name(member) }),
         Fact::Expired { session } => json!({ "ev": "expired", "sid": session }),

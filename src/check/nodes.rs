@@ -128,6 +128,7 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
     for (at, event) in view.case.events.iter().enumerate() {
         match &event.fact {
             Fact::Stopped { .. } => verdict.counts.stops += 1,
+            Fact::Cut { .. } => verdict.counts.cuts += 1,
             Fact::Killed { member } => {
                 verdict.counts.deaths += 1;
                 lingering(view, verdict, at, event, member);

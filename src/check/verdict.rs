@@ -124,6 +124,8 @@ counts! {
     deaths,
     /// Times a member stood still.
     stops,
+    /// Times a member was cut off.
+    cuts,
     /// Offsets that ours wrote.
     commits,
     /// Offsets that others wrote.

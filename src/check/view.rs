@@ -218,6 +218,7 @@ impl<'a> View<'a> {
             Fact::Joined { .. }
             | Fact::Callback { .. }
             | Fact::Stopped { .. }
+            | Fact::Cut { .. }
             | Fact::Healed
             | Fact::Settled
             | Fact::Other(_) => {}

@@ -12,19 +12,24 @@ use crate::check::verdict::{Rule, Verdict};
 use crate::check::view::{NANOS_PER_MS, Report, View};
 use crate::check::{Event, Fact};
 
-/// A time during which a process stood still.
-struct Stop<'a> {
+/// A time during which a process stood still, or was cut off.
+struct Span<'a> {
     member: &'a Arc<str>,
     from: u64,
     to: u64,
+}
+
+/// What disturbed the members.
+struct Spans<'a> {
+    stops: Vec<Span<'a>>,
+    cuts: Vec<Span<'a>>,
 }
 
 /// Streams that a stop has excused once.
 type Excused = BTreeSet<(usize, String)>;
 
 pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
-    let events = view.case.events.iter();
-    let stops: Vec<Stop<'_>> = events.filter_map(|event| stop(&event.fact)).collect();
+    let spans = spans(view);
     let (mut excused, mut used, mut rewritten) = (Excused::new(), Used::default(), Used::default());
     for list in view.by_partition.values() {
         let mut before: BTreeSet<i64> = BTreeSet::new();
@@ -40,7 +45,7 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
                 continue;
             }
             count(view, verdict, at, &mut before);
-            in_time(view, verdict, at, &stops, &mut excused);
+            in_time(view, verdict, at, &spans, &mut excused);
             let (ledger, issues) = Ledger::read(view, at, &mut used);
             for issue in issues {
                 let report = Report::of(window).seen(issue.event);
@@ -56,15 +61,18 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
     }
 }
 
-fn stop(fact: &Fact) -> Option<Stop<'_>> {
-    match fact {
-        Fact::Stopped { member, from, to } => Some(Stop {
-            member,
-            from: *from,
-            to: *to,
-        }),
-        _ => None,
+fn spans<'a>(view: &View<'a>) -> Spans<'a> {
+    let (mut stops, mut cuts) = (Vec::new(), Vec::new());
+    for event in &view.case.events {
+        let (list, member, from, to) = match &event.fact {
+            Fact::Stopped { member, from, to } => (&mut stops, member, *from, *to),
+            Fact::Cut { member, from, to } => (&mut cuts, member, *from, *to),
+            _ => continue,
+        };
+        list.push(Span { member, from, to });
     }
+    cuts.sort_by_key(|cut| cut.from);
+    Spans { stops, cuts }
 }
 
 fn count(view: &View<'_>, verdict: &mut Verdict, at: usize, before: &mut BTreeSet<i64>) {
@@ -90,7 +98,7 @@ fn in_time(
     view: &View<'_>,
     verdict: &mut Verdict,
     at: usize,
-    stops: &[Stop<'_>],
+    spans: &Spans<'_>,
     excused: &mut Excused,
 ) {
     let (window, seen) = (&view.story.windows[at], &view.seen[at]);
@@ -110,12 +118,11 @@ fn in_time(
         let late = view.lateness(delivery, end);
         let late_ms = late.map(|late| late.max(0) / NANOS_PER_MS);
         verdict.worst.late_ms = verdict.worst.late_ms.max(late_ms);
-        let unaware = view.case.limits.unaware.as_nanos() + view.case.limits.tolerance.as_nanos();
-        if is_by_hand && late.is_none_or(|late| late <= 0 || late as u128 <= unaware) {
+        if is_by_hand && late.is_none_or(|late| is_unaware(view, delivery, late, &spans.cuts)) {
             verdict.counts.unaware += 1;
             continue;
         }
-        if is_excused(view, at, delivery, end, stops, excused) {
+        if is_excused(view, at, delivery, end, &spans.stops, excused) {
             verdict.counts.excused += 1;
             continue;
         }
@@ -132,13 +139,28 @@ fn in_time(
     }
 }
 
+/// Whether the member could not have heard of it: so soon after it, or after a cut during which it happened.
+fn is_unaware(view: &View<'_>, delivery: &Event, late: i64, cuts: &[Span<'_>]) -> bool {
+    let limit = view.case.limits.unaware + view.case.limits.tolerance;
+    let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    let end = delivery.mono.saturating_sub(late.unsigned_abs());
+    let mut known = end;
+    // In the order of their beginnings: one cut may begin before the member could react to the end of another.
+    for cut in cuts.iter().filter(|cut| *cut.member == delivery.member) {
+        if cut.from <= known.saturating_add(limit) && cut.to > known {
+            known = cut.to;
+        }
+    }
+    late <= 0 || delivery.mono <= known.saturating_add(limit)
+}
+
 /// Whether the process stood still between its look at the lease and the hand-off; once for a stream and stop.
 fn is_excused(
     view: &View<'_>,
     at: usize,
     delivery: &Event,
     end: Mark,
-    stops: &[Stop<'_>],
+    stops: &[Span<'_>],
     excused: &mut Excused,
 ) -> bool {
     let (window, seen) = (&view.story.windows[at], &view.seen[at]);

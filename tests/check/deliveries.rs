@@ -113,6 +113,28 @@ fn a_delivery_is_no_violation_while_the_member_cannot_know_what_anothers_hand_di
 }
 
 #[test]
+fn a_member_that_is_cut_off_hears_of_it_when_the_cut_is_over() {
+    // The node is taken 100 ms after the cut began, which lasts 5 s.
+    let late = |late, is_told: bool| {
+        let (mut tale, token) = Tale::begun();
+        let from = tale.now();
+        tale.wait(99);
+        tale.txn(0, vec![deleted(owner(0))]);
+        tale.wait(4900);
+        if is_told {
+            let (member, to) = ("g_a".into(), tale.now());
+            tale.tell("nemesis", Fact::Cut { member, from, to });
+        }
+        tale.wait(late);
+        tale.deliver("g_a", 0, token, 0);
+        tale
+    };
+    assert_eq!(late(2990, true).keeps().counts.cuts, 1);
+    late(3010, true).breaks(Rule::I1);
+    late(0, false).breaks(Rule::I1);
+}
+
+#[test]
 fn a_message_that_is_skipped_is_found() {
     // I5
     let (mut tale, token) = Tale::begun();

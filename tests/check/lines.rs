@@ -72,6 +72,11 @@ fn fact() -> impl Strategy<Value = Fact> {
             from,
             to
         }),
+        (who(), any::<u64>(), any::<u64>()).prop_map(|(member, from, to)| Fact::Cut {
+            member,
+            from,
+            to
+        }),
         who().prop_map(|member| Fact::Killed { member }),
         any::<i64>().prop_map(|session| Fact::Expired { session }),
         Just(Fact::Healed),

@@ -40,13 +40,18 @@ impl Book {
         book
     }
 
+    /// Now, by the events' clock.
+    pub fn mono(&self) -> u64 {
+        u64::try_from(self.zero.elapsed().as_nanos()).unwrap()
+    }
+
     pub fn note(&self, who: &str, fact: Fact) {
         self.note_as(&Arc::from(who), fact);
     }
 
     pub fn note_as(&self, who: &Arc<str>, fact: Fact) {
         let zxid = Some(self.registry.zxid());
-        let mono = u64::try_from(self.zero.elapsed().as_nanos()).unwrap();
+        let mono = self.mono();
         let mut pages = self.pages.lock().unwrap();
         pages.record.note(who, 1, mono, zxid, fact);
     }

@@ -85,7 +85,8 @@ struct World {
     /// What was marked done by one who owned the partition at that moment.
     done: BTreeSet<Place>,
     diaries: Vec<Diary>,
-    cut: Vec<i64>,
+    /// Sessions that are cut off, whose they are, and since when.
+    cut: Vec<(i64, Arc<str>, u64)>,
     /// Members whose handle was dropped.
     dropped: Vec<JoinHandle<()>>,
 }
@@ -213,7 +214,10 @@ impl World {
     }
 
     fn heal(&mut self) {
-        for session in self.cut.drain(..) {
+        for (session, member, from) in self.cut.drain(..) {
+            let to = self.kit.book.mono();
+            let fact = Fact::Cut { member, from, to };
+            self.kit.book.note("nemesis", fact);
             self.kit.registry.heal(session);
         }
     }
@@ -273,8 +277,9 @@ impl World {
             }
             Command::Cut(member) => {
                 if let Some(session) = self.session(member) {
+                    let name = self.readers[self.place(member).unwrap()].name.clone();
                     self.kit.registry.cut(session);
-                    self.cut.push(session);
+                    self.cut.push((session, name, self.kit.book.mono()));
                 }
             }
             Command::Heal => self.heal(),

@@ -44,11 +44,14 @@ fn faulty(mut dice: Dice, one_in: usize) -> impl FnMut(&Request) -> Fate + Send 
     }
 }
 
+/// A session that is cut off, whose it is, and since when.
+type Cut = (i64, Arc<str>, u64);
+
 struct Storm {
     kit: Kit,
     dice: Dice,
     members: Vec<Member>,
-    cut: Vec<i64>,
+    cut: Vec<Cut>,
     joined: u32,
 }
 
@@ -71,8 +74,15 @@ impl Storm {
     }
 
     fn any_session(&mut self) -> Option<i64> {
+        self.any_place().map(|(session, _)| session)
+    }
+
+    /// A session and whose it is.
+    fn any_place(&mut self) -> Option<(i64, Arc<str>)> {
         let place = self.dice.roll(self.members.len());
-        self.members[place].connector().health().session
+        let member = &self.members[place];
+        let session = member.connector().health().session?;
+        Some((session, member.name.as_str().into()))
     }
 
     async fn step(&mut self) {
@@ -95,9 +105,9 @@ impl Storm {
                 }
             }
             5 => {
-                if let Some(session) = self.any_session() {
+                if let Some((session, member)) = self.any_place() {
                     self.kit.registry.cut(session);
-                    self.cut.push(session);
+                    self.cut.push((session, member, self.kit.book.mono()));
                 }
             }
             6 => self.heal(),
@@ -120,7 +130,10 @@ impl Storm {
     }
 
     fn heal(&mut self) {
-        for session in self.cut.drain(..) {
+        for (session, member, from) in self.cut.drain(..) {
+            let to = self.kit.book.mono();
+            let fact = Fact::Cut { member, from, to };
+            self.kit.book.note("nemesis", fact);
             self.kit.registry.heal(session);
         }
     }

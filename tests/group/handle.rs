@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{Diary, Kit, Member, at, topic, until};
+use crate::kit::{Diary, Kit, Member, at, range_of, topic, until};
 
 const PARTITIONS: i32 = 4;
 const MEMBERS: usize = 3;
@@ -326,6 +326,10 @@ impl World {
             self.kit.offset("t", partition) == Some(end.to_string())
         };
         until("everything is committed", || (0..PARTITIONS).all(ends)).await;
+        until("it owns everything", || {
+            self.kit.owners("t") == range_of(&[&last], PARTITIONS)
+        })
+        .await;
         self.kit.book.note("world", Fact::Settled);
         last.leave().await;
         let finished = self.kit.finished.lock().unwrap().clone();

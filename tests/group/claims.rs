@@ -247,6 +247,38 @@ async fn an_owner_node_that_could_not_be_watched_when_it_was_claimed_is_watched_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_loss_that_was_read_counts_also_if_another_read_failed() {
+    // A5
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    // Both are looked at, and one cannot be read for long.
+    let path = Kit::owner_path("t", 1);
+    let _ = kit.registry.clone().with_fate(move |request| {
+        if request.is_watching && request.path == path {
+            return Fate::LoseBefore;
+        }
+        Fate::Deliver
+    });
+    let began = Instant::now();
+    kit.registry.put(&Kit::owner_path("t", 1), "touched");
+    kit.registry.delete(&Kit::owner_path("t", 0));
+    member
+        .tells(
+            "that it is lost",
+            |event| matches!(event, Event::Lost { partition, .. } if *partition == at("t", 0)),
+        )
+        .await;
+    assert!(began.elapsed() < Duration::from_millis(200));
+    kit.registry.without_faults();
+    member.settled().await;
+    kit.send("t", 2);
+    kit.drain().await;
+    member.leave().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_owner_node_that_was_replaced_is_lost_and_never_touched() {
     // r032, A5, A7, I10
     let mut kit = Kit::new();

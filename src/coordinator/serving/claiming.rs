@@ -104,7 +104,8 @@ impl Serving<'_> {
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<BTreeSet<TopicPartition>, Trouble> {
         let mut taken = BTreeSet::new();
-        for (partition, node) in self.lookout.watch_owners(partitions).await? {
+        let (nodes, is_complete) = self.lookout.watch_owners(partitions).await;
+        for (partition, node) in nodes {
             let Some(node) = node else { continue };
             if self.session.may_take_over(&node.stat) {
                 continue;
@@ -129,7 +130,7 @@ impl Serving<'_> {
             self.blocked.insert(partition.clone(), blocked);
             taken.insert(partition);
         }
-        Ok(taken)
+        is_complete.map(|()| taken)
     }
 
     /// Names the member whose owner text it is. It is matched whole, never taken apart (L-5).

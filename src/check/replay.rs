@@ -110,14 +110,16 @@ pub(super) struct Fault {
     pub what: String,
 }
 
+/// What a topic node said from then on; none once it was deleted.
+type TopicText = (Mark, Option<Vec<u8>>);
+
 /// All of it.
 #[derive(Default)]
 pub(super) struct Story {
     pub windows: Vec<Window>,
     pub registrations: Vec<Registration>,
     pub writes: Vec<OffsetWrite>,
-    /// What topic nodes said from when on; none for a deletion.
-    pub topics: BTreeMap<Topic, Vec<(Mark, Option<Vec<u8>>)>>,
+    pub topics: BTreeMap<Topic, Vec<TopicText>>,
     /// The members' sessions.
     pub members: BTreeMap<i64, Arc<str>>,
     pub faults: Vec<Fault>,

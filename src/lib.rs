@@ -4,6 +4,9 @@
 
 pub mod ack;
 pub mod assign;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod check;
 pub mod clock;
 pub mod config;
 mod connector;

@@ -17,6 +17,7 @@ const FLOORS: [&[&str]; 6] = [
         "rebalance",
         "lease",
         "ack",
+        "check",
     ],
     &["clock", "registry", "stream", "listener"],
     &["zk", "kafka", "memory"],

@@ -3,6 +3,9 @@
 #![cfg(feature = "testing")]
 
 #[allow(dead_code)]
+#[path = "group/book.rs"]
+mod book;
+#[allow(dead_code)]
 #[path = "group/kit.rs"]
 mod kit;
 

@@ -221,6 +221,7 @@ impl Departure {
                 partition: farewell.ownership.partition.clone(),
                 token: farewell.ownership.token,
                 last,
+                version: farewell.version,
             });
             ends.push((
                 farewell.ownership.partition.clone(),

@@ -24,6 +24,7 @@
 
 mod ensemble;
 mod faults;
+mod history;
 mod log;
 mod outside;
 mod registry;
@@ -31,7 +32,9 @@ mod registry;
 mod tests;
 mod tree;
 
+pub use crate::check;
 pub use faults::{Fate, Kind, Latency, Request, Script};
+pub use history::history;
 pub use log::{MemoryLog, Record};
 pub use outside::Inline;
 pub use registry::{MemoryRegistry, SessionState};

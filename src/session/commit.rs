@@ -45,6 +45,8 @@ pub(crate) struct Parting {
     pub partition: TopicPartition,
     pub token: i64,
     pub last: Option<Commit>,
+    /// The version of the offset node as we know it; none if there is no node.
+    pub version: Option<i32>,
 }
 
 /// What came of giving a partition up.
@@ -308,7 +310,8 @@ impl Session {
     // ---- release ----
 
     /// Deletes owner nodes, each with its last commit in the same transaction. A node that is not ours at our stamp is left
-    /// alone, and then nothing is written either.
+    /// alone, and then nothing is written either. The next owner's node has the same stamp; that it is not ours tells the
+    /// offset node, which it confirmed when it claimed.
     ///
     /// With `check_first` an earlier attempt may have been carried out, so each node is looked at before it is deleted: the
     /// next owner's is at the same version as ours was.
@@ -382,12 +385,14 @@ impl Session {
             path: paths::owner(self.group(), &parting.partition),
             version: Some(STAMPED),
         };
-        parting
-            .last
-            .iter()
-            .map(|commit| self.write_op(commit))
-            .chain([delete])
-            .collect()
+        let before = match &parting.last {
+            Some(commit) => Some(self.write_op(commit)),
+            None => parting.version.map(|version| Op::Check {
+                path: paths::offset(self.group(), &parting.partition),
+                version: Some(version),
+            }),
+        };
+        before.into_iter().chain([delete]).collect()
     }
 
     async fn send_releases(&self, batch: &[Parting]) -> Result<Answer, Trouble> {
@@ -434,6 +439,11 @@ impl Session {
         mut parting: Parting,
         is_unknown: bool,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
+        // Read before the owner node, so that whoever claims after this look changes it.
+        let path = paths::offset(self.group(), &parting.partition);
+        let offset = self.connection.stat(&path).await;
+        let offset = offset.map_err(|fault| trouble("reading", &path, fault))?;
+        parting.version = offset.map(|stat| stat.version);
         if !self.still_owns(&parting.partition, parting.token).await? {
             let settled = if is_unknown {
                 Released::Gone
@@ -445,8 +455,12 @@ impl Session {
         // Still ours, so it was the offset that was refused: it gets its own commit, with its own rules, first.
         if let Some(commit) = parting.last.take() {
             let partition = commit.partition.clone();
-            if let Some(Committed::NotOurs) = self.commit(vec![commit]).await?.remove(&partition) {
-                return Ok(Err(Released::NotOurs));
+            match self.commit(vec![commit]).await?.remove(&partition) {
+                Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),
+                Some(Committed::Written { version, .. } | Committed::Ahead { version, .. }) => {
+                    parting.version = Some(version);
+                }
+                Some(Committed::Unsettled(_)) | None => {}
             }
         }
         Ok(Ok(parting))

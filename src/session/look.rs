@@ -469,11 +469,14 @@ impl Lookout {
         Ok(owned)
     }
 
-    /// Reads owner nodes and watches those that are there.
+    /// Reads owner nodes and watches those that are there. What could be read is answered also if something else could not.
     pub async fn watch_owners(
         &mut self,
         partitions: &BTreeSet<TopicPartition>,
-    ) -> Result<BTreeMap<TopicPartition, Option<OwnerNode>>, Trouble> {
+    ) -> (
+        BTreeMap<TopicPartition, Option<OwnerNode>>,
+        Result<(), Trouble>,
+    ) {
         let nodes: Vec<String> = partitions
             .iter()
             .map(|at| paths::owner(self.session.group(), at))
@@ -484,7 +487,7 @@ impl Lookout {
                 .map(|path| self.session.connection.data_and_watch(path)),
         )
         .await;
-        let mut found = BTreeMap::new();
+        let (mut found, mut is_complete) = (BTreeMap::new(), Ok(()));
         for ((at, path), answer) in partitions.iter().zip(&nodes).zip(answers) {
             match answer {
                 Ok((data, stat, watch)) => {
@@ -500,10 +503,12 @@ impl Lookout {
                 Err(Fault::NoNode) => {
                     found.insert(at.clone(), None);
                 }
-                Err(fault) => return Err(trouble("reading", path, fault)),
+                Err(fault) => {
+                    is_complete = is_complete.and(Err(trouble("reading", path, fault)));
+                }
             }
         }
-        Ok(found)
+        (found, is_complete)
     }
 
     /// Watches the offset node of a partition that is held back until somebody repairs it. Answers its version.

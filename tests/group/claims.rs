@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel::config;
 use evenkeel::event::LostCause;
 use evenkeel::registry::{Dialect, Op};
-use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request};
+use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request, Script};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
@@ -210,6 +210,72 @@ async fn an_owner_node_that_is_deleted_by_hand_is_lost_at_once_and_claimed_anew(
     kit.send("t", 3);
     kit.drain().await;
     assert_eq!(member.owned().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_node_that_could_not_be_watched_when_it_was_claimed_is_watched_soon_after() {
+    // A5, W1
+    for lost in 0..3 {
+        let kit = Kit::new();
+        kit.create("t", 3);
+        let path = Kit::owner_path("t", lost);
+        let script = Script::new().then(
+            move |request| request.is_watching && request.path == path,
+            Fate::LoseBefore,
+        );
+        let _ = kit.registry.clone().with_fate(script.into_fate());
+        let mut member = kit.join("h1", &[("t", 1)]);
+        member.settled().await;
+        sleep(Duration::from_secs(2)).await;
+        for partition in 0..3 {
+            let began = Instant::now();
+            kit.registry.delete(&Kit::owner_path("t", partition));
+            member
+                .tells("that it is lost", |event| {
+                    matches!(event, Event::Lost { partition: which, .. } if *which == at("t", partition))
+                })
+                .await;
+            assert!(
+                began.elapsed() < Duration::from_millis(200),
+                "{lost}, {partition}: {:?}",
+                began.elapsed()
+            );
+            member.settled().await;
+        }
+        member.leave().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_was_read_counts_also_if_another_read_failed() {
+    // A5
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    // Both are looked at, and one cannot be read for long.
+    let path = Kit::owner_path("t", 1);
+    let _ = kit.registry.clone().with_fate(move |request| {
+        if request.is_watching && request.path == path {
+            return Fate::LoseBefore;
+        }
+        Fate::Deliver
+    });
+    let began = Instant::now();
+    kit.registry.put(&Kit::owner_path("t", 1), "touched");
+    kit.registry.delete(&Kit::owner_path("t", 0));
+    member
+        .tells(
+            "that it is lost",
+            |event| matches!(event, Event::Lost { partition, .. } if *partition == at("t", 0)),
+        )
+        .await;
+    assert!(began.elapsed() < Duration::from_millis(200));
+    kit.registry.without_faults();
+    member.settled().await;
+    kit.send("t", 2);
+    kit.drain().await;
+    member.leave().await;
 }
 
 #[tokio::test(start_paused = true)]

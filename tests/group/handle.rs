@@ -1,15 +1,17 @@
 //! The public handle under whatever a program may do with it, in any order, against a small account of what must hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel::testing::Kind;
+use evenkeel::testing::check::Fact;
 use evenkeel::{ErrorKind, Message, MessageStream, TopicPartition};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{Diary, Kit, Member, at, topic, until};
+use crate::kit::{Diary, Kit, Member, at, range_of, topic, until};
 
 const PARTITIONS: i32 = 4;
 const MEMBERS: usize = 3;
@@ -69,6 +71,7 @@ type Place = (TopicPartition, i64);
 
 /// A member, its stream, and what was lent by it and will be done when the next is asked for.
 struct Reader {
+    name: Arc<str>,
     member: Member,
     stream: MessageStream,
     lent: Option<(Place, i64)>,
@@ -77,12 +80,13 @@ struct Reader {
 struct World {
     kit: Kit,
     readers: Vec<Reader>,
-    /// Messages in the program's hands.
-    held: Vec<Message>,
+    /// Messages in the program's hands, with the member they came from.
+    held: Vec<(Arc<str>, Message)>,
     /// What was marked done by one who owned the partition at that moment.
     done: BTreeSet<Place>,
     diaries: Vec<Diary>,
-    cut: Vec<i64>,
+    /// Sessions that are cut off, whose they are, and since when.
+    cut: Vec<(i64, Arc<str>, u64)>,
     /// Members whose handle was dropped.
     dropped: Vec<JoinHandle<()>>,
 }
@@ -112,7 +116,10 @@ impl World {
         let (member, mut streams) = self.kit.join_unread(builder, &[("t", 1)]);
         let stream = streams.remove(&topic("t")).unwrap().remove(0);
         self.diaries.push(diary);
+        let name: Arc<str> = member.name.as_str().into();
+        self.kit.book.note_as(&name, Fact::Other("reads".into()));
         self.readers.push(Reader {
+            name,
             member,
             stream,
             lent: None,
@@ -124,7 +131,8 @@ impl World {
     }
 
     /// Only the mark of one who owns the partition counts, by the owner node that stands there now.
-    fn mark(&mut self, place: Place, token: i64) {
+    fn mark(&mut self, who: &Arc<str>, place: Place, token: i64) {
+        self.kit.book.done(who, &place.0, token, place.1);
         let path = Kit::owner_path("t", place.0.partition);
         let owner = self.kit.registry.read(&path);
         if owner.is_some_and(|(_, stat)| stat.czxid == token) {
@@ -132,42 +140,53 @@ impl World {
         }
     }
 
+    /// Asking is what marks the lent one done, whether or not a message comes.
+    fn settle_lent(&mut self, place: usize) -> Arc<str> {
+        let name = self.readers[place].name.clone();
+        if let Some((lent, token)) = self.readers[place].lent.take() {
+            self.mark(&name, lent, token);
+        }
+        name
+    }
+
     async fn take(&mut self, member: usize, most: usize) {
         let Some(place) = self.place(member) else {
             return;
         };
-        // Asking is what marks the lent one done, whether or not a message comes.
-        if let Some((lent, token)) = self.readers[place].lent.take() {
-            self.mark(lent, token);
-        }
+        let name = self.settle_lent(place);
         let asked = self.readers[place].stream.recv_many(most);
         let got = timeout(Duration::from_millis(20), asked).await;
-        self.held.extend(got.unwrap_or_default());
+        for message in got.unwrap_or_default() {
+            let (partition, token) = (message.topic_partition(), message.token());
+            let offset = message.offset();
+            self.kit.book.delivered(&name, partition, token, offset);
+            self.held.push((name.clone(), message));
+        }
     }
 
     async fn lend(&mut self, member: usize, then: Then) {
         let Some(place) = self.place(member) else {
             return;
         };
-        if let Some((lent, token)) = self.readers[place].lent.take() {
-            self.mark(lent, token);
-        }
+        let name = self.settle_lent(place);
+        let book = self.kit.book.clone();
         let reader = &mut self.readers[place];
         let asked = timeout(Duration::from_millis(20), reader.stream.recv()).await;
         let Ok(Some(message)) = asked else { return };
         let place_of = (message.topic_partition().clone(), message.offset());
         let token = message.token();
+        book.delivered(&name, &place_of.0, token, place_of.1);
         match then {
             Then::Undone => message.leave_undone(),
             Then::Kept => reader.lent = Some((place_of, token)),
             Then::Done => {
-                reader.stream.done();
-                self.mark(place_of, token);
+                self.mark(&name, place_of, token);
+                self.readers[place].stream.done();
             }
         }
     }
 
-    fn pick(&mut self, place: usize) -> Option<Message> {
+    fn pick(&mut self, place: usize) -> Option<(Arc<str>, Message)> {
         let place = place.checked_rem(self.held.len())?;
         Some(self.held.swap_remove(place))
     }
@@ -195,7 +214,10 @@ impl World {
     }
 
     fn heal(&mut self) {
-        for session in self.cut.drain(..) {
+        for (session, member, from) in self.cut.drain(..) {
+            let to = self.kit.book.mono();
+            let fact = Fact::Cut { member, from, to };
+            self.kit.book.note("nemesis", fact);
             self.kit.registry.heal(session);
         }
     }
@@ -206,7 +228,7 @@ impl World {
         let left = timeout(within + Duration::from_secs(2), connector.shutdown(within)).await;
         left.expect("it leaves in time").unwrap();
         if let Some((lent, token)) = reader.lent.take() {
-            self.mark(lent, token);
+            self.mark(&reader.name, lent, token);
         }
         let rest = timeout(Duration::from_secs(1), reader.stream.recv()).await;
         assert!(rest.expect("the stream ends").is_none());
@@ -220,9 +242,9 @@ impl World {
             Command::Take { member, most } => self.take(member, most).await,
             Command::Lend { member, then } => self.lend(member, then).await,
             Command::Ack(place) => {
-                if let Some(message) = self.pick(place) {
+                if let Some((name, message)) = self.pick(place) {
                     let place = (message.topic_partition().clone(), message.offset());
-                    self.mark(place, message.token());
+                    self.mark(&name, place, message.token());
                     message.ack();
                 }
             }
@@ -250,13 +272,14 @@ impl World {
             }
             Command::Expire(member) => {
                 if let Some(session) = self.session(member) {
-                    self.kit.registry.expire(session);
+                    self.kit.expire(session);
                 }
             }
             Command::Cut(member) => {
                 if let Some(session) = self.session(member) {
+                    let name = self.readers[self.place(member).unwrap()].name.clone();
                     self.kit.registry.cut(session);
-                    self.cut.push(session);
+                    self.cut.push((session, name, self.kit.book.mono()));
                 }
             }
             Command::Heal => self.heal(),
@@ -303,12 +326,17 @@ impl World {
             self.kit.offset("t", partition) == Some(end.to_string())
         };
         until("everything is committed", || (0..PARTITIONS).all(ends)).await;
+        until("it owns everything", || {
+            self.kit.owners("t") == range_of(&[&last], PARTITIONS)
+        })
+        .await;
+        self.kit.book.note("world", Fact::Settled);
         last.leave().await;
         let finished = self.kit.finished.lock().unwrap().clone();
         let finished = finished.into_iter().map(|(p, offset, _)| (p, offset));
         let all: BTreeSet<Place> = finished.chain(self.done.iter().cloned()).collect();
         assert_eq!(all, self.kit.sent, "what is committed was done by somebody");
-        crate::storms::assert_log(&self.kit, 0);
+        crate::storms::assert_good(&self.kit, 0);
     }
 }
 

@@ -9,6 +9,7 @@ use evenkeel::event::LostCause;
 use evenkeel::id::IdContext;
 use evenkeel::listener::RebalanceListener;
 use evenkeel::registry::{Connection, Dialect, Registry};
+use evenkeel::testing::check::Fact;
 use evenkeel::testing::{Inline, Latency, MemoryLog, MemoryRegistry, Record, Write};
 use evenkeel::wire::encode_topic;
 use evenkeel::{
@@ -17,6 +18,8 @@ use evenkeel::{
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::book::Book;
 
 pub const GROUP: &str = "g";
 pub const T: Duration = Duration::from_secs(6);
@@ -29,6 +32,7 @@ pub struct Kit {
     pub log: MemoryLog,
     pub finished: Finished,
     pub sent: BTreeSet<(TopicPartition, i64)>,
+    pub book: Book,
 }
 
 pub fn topic(name: &str) -> Topic {
@@ -46,6 +50,7 @@ pub struct Member {
     pub name: String,
     coordinator: JoinHandle<()>,
     readers: Vec<JoinHandle<()>>,
+    book: Book,
 }
 
 impl Kit {
@@ -69,6 +74,7 @@ impl Kit {
             r#"{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"0"}"#,
         );
         Self {
+            book: Book::new(&registry),
             registry,
             log: MemoryLog::new(),
             finished: Arc::default(),
@@ -99,6 +105,7 @@ impl Kit {
     pub fn send_to(&mut self, name: &str, partition: i32) -> i64 {
         let at = at(name, partition);
         let offset = self.log.append(&at, Record::new(format!("{at}"))).unwrap();
+        self.book.sent(at.clone(), offset);
         self.sent.insert((at, offset));
         offset
     }
@@ -140,10 +147,11 @@ impl Kit {
     pub fn join_with(&self, builder: Builder, topics: &[(&str, u32)]) -> Member {
         let (mut member, streams) = self.join_unread(builder, topics);
         for stream in streams.into_values().flatten() {
-            let (finished, name) = (self.finished.clone(), member.name.clone());
+            let (finished, book) = (self.finished.clone(), self.book.clone());
+            let name = book.enter(&member.name);
             member
                 .readers
-                .push(tokio::spawn(read(stream, finished, name)));
+                .push(tokio::spawn(read(stream, finished, book, name)));
         }
         member
     }
@@ -157,14 +165,22 @@ impl Kit {
         let (connector, streams, coordinator) = builder.into_future(topics).unwrap();
         let events = connector.events();
         let name = connector.consumer_id().to_string();
+        self.book.follow(self.book.enter(&name), connector.events());
         let member = Member {
             connector: Some(connector),
             events,
             name,
             coordinator: tokio::spawn(coordinator),
             readers: Vec::new(),
+            book: self.book.clone(),
         };
         (member, streams)
+    }
+
+    /// The servers end a session that they still hear of.
+    pub fn expire(&self, session: i64) {
+        self.book.note("nemesis", Fact::Expired { session });
+        self.registry.expire(session);
     }
 
     /// Who owns what, by the owner nodes.
@@ -241,13 +257,13 @@ impl Kit {
     }
 }
 
-async fn read(mut stream: MessageStream, finished: Finished, name: String) {
+async fn read(mut stream: MessageStream, finished: Finished, book: Book, name: Arc<str>) {
+    book.note_as(&name, Fact::Other("reads".into()));
     while let Some(message) = stream.recv().await {
-        let entry = (
-            message.topic_partition().clone(),
-            message.offset(),
-            name.clone(),
-        );
+        let (at, offset) = (message.topic_partition().clone(), message.offset());
+        book.delivered(&name, &at, message.token(), offset);
+        book.done(&name, &at, message.token(), offset);
+        let entry = (at, offset, name.to_string());
         finished.lock().unwrap().push(entry);
     }
 }
@@ -434,6 +450,8 @@ impl Member {
 
     /// The process dies: nothing of it runs any more, its session lingers.
     pub fn die(mut self, registry: &MemoryRegistry) {
+        let member = self.name.as_str().into();
+        self.book.note("nemesis", Fact::Killed { member });
         registry.kill(self.session());
         self.coordinator.abort();
         self.readers.iter().for_each(JoinHandle::abort);

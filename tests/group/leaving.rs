@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use evenkeel::registry::Op;
+use evenkeel::testing::Fate;
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
@@ -281,4 +283,43 @@ async fn a_member_that_was_ended_says_why_to_whoever_asks() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_successor_that_claimed_before_our_release_arrived_keeps_its_node() {
+    // A7, I10
+    for has_more in [false, true] {
+        let mut kit = Kit::new();
+        kit.create("t", 2);
+        let member = kit.join("h1", &[("t", 1)]);
+        member.settled().await;
+        kit.send("t", 2);
+        kit.drain().await;
+        member.connector().commit().await.unwrap();
+        if has_more {
+            kit.send("t", 2);
+            kit.drain().await;
+        }
+        // While the release is under way somebody deletes the node, and the next owner claims: made, stamped, the offset confirmed.
+        let (registry, path) = (kit.registry.clone(), Kit::owner_path("t", 1));
+        let (offset, successor) = (Kit::offset_path("t", 1), path.clone());
+        let mut is_done = false;
+        let _ = kit.registry.clone().with_fate(move |request| {
+            let deletes =
+                |op: &Op| matches!(op, Op::Delete { path: deleted, .. } if *deleted == path);
+            if !is_done && request.ops.iter().any(deletes) {
+                is_done = true;
+                registry.delete(&path);
+                registry.put(&path, "g_next-0");
+                registry.put(&path, "g_next-0");
+                registry.put(&offset, registry.text(&offset).unwrap());
+            }
+            Fate::Deliver
+        });
+        member.leave().await;
+        kit.registry.without_faults();
+        let text = kit.registry.text(&successor);
+        assert_eq!(text.as_deref(), Some("g_next-0"), "{has_more}");
+        assert_eq!(kit.owners("t").len(), 1, "what is ours is released");
+    }
 }

@@ -1,6 +1,7 @@
 //! Whole groups on the in-memory registry, with paused time: joins, leaves, deaths, lost sessions, slow hands.
 #![cfg(feature = "testing")]
 
+mod book;
 mod kit;
 
 mod claims;

@@ -2,12 +2,14 @@
 //!
 //! `EVENKEEL_STORMS` says how many there are, `EVENKEEL_SEED` with which the first begins: a failure names its seed.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel::testing::{Act, Fate, Kind, Request};
+use evenkeel::testing::check::{Counts, Fact};
+use evenkeel::testing::{Fate, Kind, Request};
 use tokio::time::sleep;
 
+use crate::book::Listening;
 use crate::kit::{Kit, Member, range_of, until};
 
 const PARTITIONS: i32 = 8;
@@ -42,11 +44,14 @@ fn faulty(mut dice: Dice, one_in: usize) -> impl FnMut(&Request) -> Fate + Send 
     }
 }
 
+/// A session that is cut off, whose it is, and since when.
+type Cut = (i64, Arc<str>, u64);
+
 struct Storm {
     kit: Kit,
     dice: Dice,
     members: Vec<Member>,
-    cut: Vec<i64>,
+    cut: Vec<Cut>,
     joined: u32,
 }
 
@@ -56,15 +61,28 @@ impl Storm {
         config.auto_commit_interval = Duration::from_millis(300);
         let host = format!("h{}", self.joined);
         self.joined += 1;
-        let member = self
-            .kit
-            .join_with(self.kit.builder(&host, config), &[("t", 1)]);
+        let (book, whose) = (self.kit.book.clone(), Arc::default());
+        let listening = Listening { book, whose };
+        let whose = listening.whose.clone();
+        let builder = self.kit.builder(&host, config);
+        let builder = builder.with_listener(Arc::new(listening));
+        let member = self.kit.join_with(builder, &[("t", 1)]);
+        whose
+            .set(member.name.as_str().into())
+            .expect("it has one name");
         self.members.push(member);
     }
 
     fn any_session(&mut self) -> Option<i64> {
+        self.any_place().map(|(session, _)| session)
+    }
+
+    /// A session and whose it is.
+    fn any_place(&mut self) -> Option<(i64, Arc<str>)> {
         let place = self.dice.roll(self.members.len());
-        self.members[place].connector().health().session
+        let member = &self.members[place];
+        let session = member.connector().health().session?;
+        Some((session, member.name.as_str().into()))
     }
 
     async fn step(&mut self) {
@@ -83,13 +101,13 @@ impl Storm {
             }
             4 => {
                 if let Some(session) = self.any_session() {
-                    self.kit.registry.expire(session);
+                    self.kit.expire(session);
                 }
             }
             5 => {
-                if let Some(session) = self.any_session() {
+                if let Some((session, member)) = self.any_place() {
                     self.kit.registry.cut(session);
-                    self.cut.push(session);
+                    self.cut.push((session, member, self.kit.book.mono()));
                 }
             }
             6 => self.heal(),
@@ -112,61 +130,24 @@ impl Storm {
     }
 
     fn heal(&mut self) {
-        for session in self.cut.drain(..) {
+        for (session, member, from) in self.cut.drain(..) {
+            let to = self.kit.book.mono();
+            let fact = Fact::Cut { member, from, to };
+            self.kit.book.note("nemesis", fact);
             self.kit.registry.heal(session);
         }
     }
 }
 
-/// I1, I2, I3 and I8, from the log of writes.
-pub fn assert_log(kit: &Kit, seed: u64) {
-    let mut owners: BTreeMap<String, i64> = BTreeMap::new();
-    let mut offsets: BTreeMap<String, i64> = BTreeMap::new();
-    let mut registered: BTreeMap<i64, usize> = BTreeMap::new();
-    for write in kit.registry.log() {
-        if write.path.starts_with("/consumers/g/ids/") {
-            match write.act {
-                Act::Create => *registered.entry(write.owner).or_default() += 1,
-                Act::Delete => *registered.entry(write.owner).or_default() -= 1,
-                _ => {}
-            }
-        }
-        if let Some(partition) = write.path.strip_prefix("/consumers/g/owners/t/") {
-            match write.act {
-                Act::Create => {
-                    let before = owners.insert(partition.to_owned(), write.owner);
-                    assert_eq!(before, None, "seed {seed}: two owners: {write:?}");
-                    assert_eq!(
-                        registered.get(&write.owner),
-                        Some(&1),
-                        "seed {seed}: {write:?}"
-                    );
-                }
-                Act::Delete => {
-                    owners.remove(partition);
-                }
-                _ => {}
-            }
-        }
-        let offset = write.path.strip_prefix("/consumers/g/offsets/t/");
-        if let (Some(partition), Act::Create | Act::Set) = (offset, write.act) {
-            assert_eq!(
-                owners.get(partition),
-                Some(&write.session),
-                "seed {seed}: {write:?}"
-            );
-            let text = String::from_utf8(write.data.clone().unwrap()).unwrap();
-            let new: i64 = text.parse().unwrap();
-            let before = offsets.insert(partition.to_owned(), new);
-            assert!(
-                before.is_none_or(|before| before <= new),
-                "seed {seed}: {before:?} {write:?}"
-            );
-        }
-    }
+/// Nothing that is judged is violated.
+#[track_caller]
+pub fn assert_good(kit: &Kit, seed: u64) -> Counts {
+    let verdict = kit.book.judge();
+    assert!(verdict.is_good(), "seed {seed}: {verdict}");
+    verdict.counts
 }
 
-async fn storm(seed: u64) {
+async fn storm(seed: u64) -> Counts {
     let mut dice = Dice(seed);
     let mut kit = Kit::slow(0, 1 + dice.roll(40) as u64, seed);
     kit.create("t", PARTITIONS);
@@ -204,7 +185,7 @@ async fn storm(seed: u64) {
             member.connector().health()
         );
     }
-    assert_log(&storm.kit, seed);
+    storm.kit.book.note("storm", Fact::Settled);
     // What was claimed anew last is read again from where it was committed.
     sleep(Duration::from_secs(2)).await;
     for member in storm.members {
@@ -222,6 +203,7 @@ async fn storm(seed: u64) {
             "seed {seed}"
         );
     }
+    assert_good(&storm.kit, seed)
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +216,9 @@ async fn after_any_storm_each_partition_has_its_owner_and_nothing_was_lost() {
         .ok()
         .and_then(|text| text.parse().ok());
     let first: u64 = first.unwrap_or(0);
+    let mut counts = Counts::default();
     for seed in first..first + seeds.unwrap_or(20) {
-        storm(seed).await;
+        counts.add(&storm(seed).await);
     }
+    println!("{counts:?}");
 }

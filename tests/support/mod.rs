@@ -8,6 +8,8 @@
 mod broker;
 mod cache;
 mod child;
+#[cfg(feature = "testing")]
+mod journal;
 mod member;
 mod ours;
 mod process;
@@ -15,6 +17,8 @@ mod produce;
 mod reading;
 mod tree;
 mod txnlog;
+#[cfg(feature = "testing")]
+mod verify;
 mod versions;
 mod wait;
 mod zookeeper;
@@ -25,6 +29,8 @@ pub use cache::Jars;
 pub use cache::run_class;
 pub use child::Child;
 pub use child::obey;
+#[cfg(feature = "testing")]
+pub use journal::Journal;
 pub use member::JvmMember;
 pub use member::JvmMemberOptions;
 pub use member::JvmMessage;
@@ -49,6 +55,10 @@ pub use tree::run_async;
 pub use txnlog::Change;
 pub use txnlog::Txn;
 pub use txnlog::TxnLog;
+#[cfg(feature = "testing")]
+pub use verify::CaseFile;
+#[cfg(feature = "testing")]
+pub use verify::verify;
 pub use versions::broker_versions;
 pub use versions::everything;
 pub use versions::jvm_versions;

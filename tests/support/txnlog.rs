@@ -80,8 +80,13 @@ pub struct TxnLog {
 impl TxnLog {
     /// The log of a server, from its beginning.
     pub fn of(server: &ZooKeeper) -> Self {
+        Self::in_folder(&server.log_folder())
+    }
+
+    /// The log that lies in this folder, whoever wrote it.
+    pub fn in_folder(folder: &Path) -> Self {
         Self {
-            folder: server.log_folder(),
+            folder: folder.to_owned(),
             file: None,
             offset: HEADER,
         }

@@ -10,7 +10,7 @@ use crate::coordinator::serving::{Blocked, Held, HeldState, Serving};
 use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::rebalance::Plan;
-use crate::session::{Claim, Claimed, Trouble, Want, holder};
+use crate::session::{Claim, Claimed, Trouble, Want, Watched, holder};
 use crate::stream::Ownership;
 use crate::wire::paths;
 
@@ -104,7 +104,8 @@ impl Serving<'_> {
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<BTreeSet<TopicPartition>, Trouble> {
         let mut taken = BTreeSet::new();
-        for (partition, node) in self.lookout.watch_owners(partitions).await? {
+        let (nodes, is_complete) = self.lookout.watch_owners(partitions).await;
+        for (partition, node) in nodes {
             let Some(node) = node else { continue };
             if self.session.may_take_over(&node.stat) {
                 continue;
@@ -129,7 +130,7 @@ impl Serving<'_> {
             self.blocked.insert(partition.clone(), blocked);
             taken.insert(partition);
         }
-        Ok(taken)
+        is_complete.map(|()| taken)
     }
 
     /// Names the member whose owner text it is. It is matched whole, never taken apart (L-5).
@@ -184,10 +185,12 @@ impl Serving<'_> {
             let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
             self.works.extend(listened);
         }
+        // Until they are watched they may change unseen, also if a read fails here.
+        self.fired.extend(ours.into_keys().map(Watched::Owner));
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
         self.is_unfinished |= refused.len() > taken.len();
-        self.verify(&ours.into_keys().collect()).await
+        self.check_owners().await
     }
 
     pub(super) fn hold(&mut self, partition: TopicPartition, claimed: Claimed) -> Beginning {

@@ -41,7 +41,7 @@ impl Serving<'_> {
         &mut self,
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<(), Trouble> {
-        let nodes = self.lookout.watch_owners(partitions).await?;
+        let (nodes, is_complete) = self.lookout.watch_owners(partitions).await;
         let mut lost = BTreeSet::new();
         for (partition, node) in nodes {
             let Some(held) = self.held.get(&partition) else {
@@ -57,7 +57,7 @@ impl Serving<'_> {
             }
         }
         self.lose(&lost, LostCause::OwnerNodeGone);
-        Ok(())
+        is_complete
     }
 
     pub(super) fn lose(&mut self, partitions: &BTreeSet<TopicPartition>, cause: LostCause) {

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::coordinator::serving::{Blocked, Serving};
 use crate::event::Event;
-use crate::group::{Topic, TopicPartition};
-use crate::session::Trouble;
+use crate::group::Topic;
+use crate::session::{Trouble, Watched};
 
 impl Serving<'_> {
     /// When there is next something to say about a partition we wait for.
@@ -82,13 +82,9 @@ impl Serving<'_> {
             .map(|partition| partition.topic.clone())
             .collect();
         let owned = self.lookout.owned(&topics).await?;
-        let unsure: BTreeSet<TopicPartition> = self
-            .held
-            .keys()
-            .filter(|partition| !owned.contains(*partition))
-            .cloned()
-            .collect();
-        self.verify(&unsure).await?;
+        let unsure = self.held.keys().filter(|held| !owned.contains(*held));
+        self.fired.extend(unsure.cloned().map(Watched::Owner));
+        self.check_owners().await?;
         if let Some(what) = self.lookout.audit().await? {
             self.tell(Event::Repaired { what });
         }

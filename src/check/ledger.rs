@@ -1,0 +1,210 @@
+//! What was handed out of one ownership, cut where reading began anew, and how far all of it is done.
+
+use std::collections::BTreeSet;
+
+use crate::check::verdict::Rule;
+use crate::check::view::{Reset, View};
+use crate::check::{Fact, How};
+
+/// Offsets that were handed out one after the other, from a beginning on.
+#[derive(Debug, Clone)]
+struct Run {
+    start: i64,
+    offsets: Vec<i64>,
+    done: Vec<bool>,
+    /// So many from the first on are done.
+    reached: usize,
+}
+
+impl Run {
+    fn position(&self) -> i64 {
+        match self.reached.checked_sub(1) {
+            Some(last) => self.offsets[last] + 1,
+            None => self.start,
+        }
+    }
+}
+
+/// The runs of one ownership.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    runs: Vec<Run>,
+}
+
+/// A delivery that does not follow from what was before it.
+pub(super) struct Issue {
+    pub rule: Rule,
+    pub event: usize,
+    pub what: String,
+}
+
+/// Explicit positions that have explained something already.
+#[derive(Default)]
+pub(super) struct Used(BTreeSet<usize>);
+
+impl Used {
+    /// One that fits and has not explained anything yet.
+    pub fn take(&mut self, resets: &[Reset], fits: impl Fn(i64) -> bool) -> Option<i64> {
+        let free = |reset: &&Reset| !self.0.contains(&reset.event) && fits(reset.to);
+        let reset = resets.iter().find(free)?;
+        self.0.insert(reset.event);
+        Some(reset.to)
+    }
+}
+
+impl Ledger {
+    /// Reads the deliveries of an ownership (I5, I6).
+    pub fn read(view: &View<'_>, at: usize, used: &mut Used) -> (Self, Vec<Issue>) {
+        let (window, seen) = (&view.story.windows[at], &view.seen[at]);
+        let resets = view.resets_of(window);
+        let (mut ledger, mut issues) = (Self::default(), Vec::new());
+        issues.extend(wrong_start(view, at));
+        let mut last: Option<i64> = None;
+        for event in seen.deliveries.iter().copied() {
+            let Fact::Delivered { offset, .. } = view.case.events[event].fact else {
+                continue;
+            };
+            let mut issue = |rule, what| {
+                issues.push(Issue { rule, event, what });
+                offset
+            };
+            let fits = |from| view.fits(&window.partition, from, offset);
+            match last {
+                None => {
+                    let start = beginning(view, at, event, offset, used);
+                    let start = start.unwrap_or_else(|what| issue(Rule::I6, what));
+                    ledger.begin(start);
+                }
+                Some(last) if fits(last + 1) => {}
+                Some(last) => {
+                    let start = used.take(resets, fits).unwrap_or_else(|| {
+                        let how = if offset > last {
+                            "skips to"
+                        } else {
+                            "goes back to"
+                        };
+                        issue(Rule::I5, format!("after {last} it {how} {offset}"))
+                    });
+                    ledger.begin(start);
+                }
+            }
+            ledger.hand_out(offset);
+            last = Some(offset);
+        }
+        (ledger, issues)
+    }
+
+    fn begin(&mut self, start: i64) {
+        self.runs.push(Run {
+            start,
+            offsets: Vec::new(),
+            done: Vec::new(),
+            reached: 0,
+        });
+    }
+
+    fn hand_out(&mut self, offset: i64) {
+        if let Some(run) = self.runs.last_mut() {
+            run.offsets.push(offset);
+            run.done.push(false);
+        }
+    }
+
+    /// A message is done: the one that was handed out last, if there are several.
+    pub fn done(&mut self, offset: i64) {
+        for run in self.runs.iter_mut().rev() {
+            let Ok(place) = run.offsets.binary_search(&offset) else {
+                continue;
+            };
+            run.done[place] = true;
+            while run.done.get(run.reached) == Some(&true) {
+                run.reached += 1;
+            }
+            return;
+        }
+    }
+
+    /// The most that may be committed of what was handed out.
+    pub fn most(&self) -> Option<i64> {
+        self.runs.iter().map(Run::position).max()
+    }
+
+    /// Where the last run stands.
+    pub fn position(&self) -> Option<i64> {
+        self.runs.last().map(Run::position)
+    }
+
+    /// Whether it was read from one beginning only.
+    pub fn is_plain(&self) -> bool {
+        self.runs.len() < 2
+    }
+}
+
+/// What a member said about its start, against what was committed.
+fn wrong_start(view: &View<'_>, at: usize) -> Option<Issue> {
+    let (window, seen) = (&view.story.windows[at], &view.seen[at]);
+    let event = *seen.starts.first()?;
+    let Fact::Started { offset, how, .. } = view.case.events[event].fact else {
+        return None;
+    };
+    let what = match (how, window.stored) {
+        (How::Stored, Some(stored)) if stored != offset => {
+            format!("it begins at {offset} as stored, and {stored} is stored")
+        }
+        (How::Policy, Some(stored)) => {
+            format!("it begins at {offset} by the policy, and {stored} is stored")
+        }
+        _ => return None,
+    };
+    Some(Issue {
+        rule: Rule::I6,
+        event,
+        what,
+    })
+}
+
+/// Where reading must have begun for this offset to come first.
+fn beginning(
+    view: &View<'_>,
+    at: usize,
+    event: usize,
+    offset: i64,
+    used: &mut Used,
+) -> Result<i64, String> {
+    let window = &view.story.windows[at];
+    let fits = |from| view.fits(&window.partition, from, offset);
+    if let Some(stored) = window.stored.filter(|stored| fits(*stored)) {
+        return Ok(stored);
+    }
+    // Somebody put an offset there for the one who waits for it.
+    let writes = window.writes.iter().map(|at| &view.story.writes[*at]);
+    let others = writes.clone().filter(|write| !write.is_ours);
+    if let Some(theirs) = others.filter_map(|write| write.value).find(|v| fits(*v)) {
+        return Ok(theirs);
+    }
+    let resets = view.resets_of(window);
+    if let Some(stored) = window.stored {
+        let reset = used.take(resets, fits);
+        return reset.ok_or_else(|| format!("{offset} comes first, and {stored} was stored"));
+    }
+    let mut ours = writes.filter(|write| write.is_ours && write.value.is_some());
+    let Some(first) = ours.next() else {
+        return Err(format!(
+            "{offset} comes first, and no start was ever committed"
+        ));
+    };
+    let start = first.value.unwrap_or(offset);
+    if view.is_surely_before(&view.case.events[event], first.mark) {
+        return Err(format!(
+            "{offset} comes before the start was committed, as {start} at zxid {}",
+            first.mark.zxid
+        ));
+    }
+    if fits(start) {
+        // The policy's position was told as well.
+        used.take(resets, |to| to == start);
+        return Ok(start);
+    }
+    let reset = used.take(resets, fits);
+    reset.ok_or_else(|| format!("{offset} comes first, and {start} was committed as the start"))
+}

@@ -1,0 +1,109 @@
+//! I11: the listener's calls.
+
+use evenkeel::testing::check::{Fact, Phase, Rule};
+
+use crate::tale::{A, Tale, at};
+
+#[test]
+fn a_call_within_a_call_is_found() {
+    // I11
+    let (mut tale, _) = Tale::begun();
+    tale.call("g_a", "after_claim", Phase::Enter, 0);
+    tale.called("g_a", "after_claim", 1);
+    tale.breaks(Rule::I11);
+
+    let (mut tale, _) = Tale::begun();
+    tale.call("g_a", "after_claim", Phase::Enter, 0);
+    tale.call("g_a", "after_claim", Phase::Panic, 0);
+    tale.called("g_a", "after_claim", 1);
+    assert_eq!(tale.keeps().counts.calls, 2);
+}
+
+#[test]
+fn a_call_that_ends_without_a_beginning_is_found() {
+    let (mut tale, _) = Tale::begun();
+    tale.call("g_a", "after_claim", Phase::Leave, 0);
+    tale.breaks(Rule::I11);
+}
+
+#[test]
+fn for_one_partition_the_calls_alternate() {
+    let told = |calls: &[&str]| {
+        let mut tale = Tale::new();
+        for call in calls {
+            tale.called("g_a", call, 0);
+        }
+        tale
+    };
+    told(&["after_claim", "before_release", "after_claim", "on_lost"]).keeps();
+    told(&["after_claim", "before_release", "on_lost", "after_claim"]).keeps();
+    told(&["after_claim", "after_claim"]).breaks(Rule::I11);
+    told(&["before_release"]).breaks(Rule::I11);
+    told(&["after_claim", "on_lost", "on_lost"]).breaks(Rule::I11);
+}
+
+#[test]
+fn nothing_is_delivered_after_the_listener_was_asked() {
+    let (mut tale, token) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    tale.called("g_a", "before_release", 0);
+    tale.deliver("g_a", 0, token, 0);
+    tale.release(A, 0);
+    tale.breaks(Rule::I11);
+
+    let (mut tale, token) = Tale::begun();
+    // Delivery may have begun before the listener is told of the claim.
+    tale.deliver("g_a", 0, token, 0);
+    tale.called("g_a", "after_claim", 0);
+    tale.called("g_a", "before_release", 0);
+    tale.release(A, 0);
+    let token = tale.claim("g_a", A, 0, Some(0));
+    tale.deliver("g_a", 0, token, 0);
+    tale.keeps();
+}
+
+#[test]
+fn a_partition_is_released_only_after_the_listener_was_asked() {
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    tale.release(A, 0);
+    tale.called("g_a", "before_release", 0);
+    tale.breaks(Rule::I11);
+
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    tale.called("g_a", "before_release", 0);
+    tale.release(A, 0);
+    tale.keeps();
+
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    tale.release(A, 0);
+    let fact = Fact::Released {
+        partition: at(0),
+        undone: 0,
+        is_forced: true,
+    };
+    tale.tell("g_a", fact);
+    tale.keeps();
+
+    // Its session ended: there was nothing to be asked.
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    tale.close(A);
+    tale.called("g_a", "on_lost", 0);
+    tale.keeps();
+}
+
+#[test]
+fn a_delivery_before_the_claim_is_found() {
+    let (mut tale, token) = Tale::begun();
+    tale.txn(A, Vec::new());
+    let token = token + 2;
+    tale.deliver("g_a", 1, token, 0);
+    tale.claim("g_a", A, 1, None);
+    tale.commit(A, 1, 0);
+    let verdict = tale.judge();
+    // It was before the commit of the start as well.
+    assert_eq!(verdict.rules(), [Rule::I6, Rule::I11], "{verdict}");
+}

@@ -1,0 +1,171 @@
+//! I2, I3, I4: who commits what.
+
+use evenkeel::testing::check::Rule;
+
+use crate::tale::{A, B, J, Tale, deleted, made, offset, owner};
+
+#[test]
+fn a_commit_by_one_who_does_not_own_the_partition_is_found() {
+    // I2
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..3);
+    tale.release(A, 0);
+    tale.limits.is_committing = false;
+    tale.commit(A, 0, 3);
+    tale.breaks(Rule::I2);
+
+    // In one transaction with the release, before it, it still does.
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..3);
+    let commit = tale.written(0, 3);
+    tale.txn(A, vec![commit, deleted(owner(0))]);
+    tale.keeps();
+
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..3);
+    let commit = tale.written(0, 3);
+    tale.limits.is_committing = false;
+    tale.txn(A, vec![deleted(owner(0)), commit]);
+    tale.breaks(Rule::I2);
+}
+
+#[test]
+fn a_commit_over_the_next_owner_is_found() {
+    let (mut tale, token) = Tale::begun();
+    tale.join("g_b", B);
+    tale.work("g_a", 0, token, 0..3);
+    tale.txn(0, vec![deleted(owner(0))]);
+    tale.claim("g_b", B, 0, Some(0));
+    tale.commit(A, 0, 3);
+    tale.breaks(Rule::I2);
+}
+
+#[test]
+fn a_node_made_in_advance_that_says_there_is_no_offset_is_no_commit() {
+    let mut tale = Tale::new();
+    tale.txn(A, vec![made(&offset(0), "-1", false)]);
+    tale.keeps();
+
+    let mut tale = Tale::new();
+    tale.txn(A, vec![made(&offset(0), "0", false)]);
+    tale.breaks(Rule::I2);
+}
+
+#[test]
+fn an_offset_that_goes_back_is_found() {
+    // I3
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..5);
+    tale.commit(A, 0, 5);
+    tale.commit(A, 0, 4);
+    tale.breaks(Rule::I3);
+
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..5);
+    tale.commit(A, 0, 5);
+    tale.commit(A, 0, 4);
+    tale.reset("g_a", 0, Some(5), 4);
+    assert_eq!(tale.keeps().counts.set_back, 1);
+
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..5);
+    tale.commit(A, 0, 5);
+    tale.reset("g_a", 0, Some(5), 3);
+    tale.commit(A, 0, 4);
+    tale.breaks(Rule::I3);
+}
+
+#[test]
+fn a_legacy_member_may_go_back_and_ours_may_go_back_behind_it() {
+    let (mut tale, token) = Tale::begun();
+    tale.join("g_j", J);
+    tale.work("g_a", 0, token, 0..5);
+    tale.commit(A, 0, 3);
+    tale.commit(J, 0, 9);
+    tale.commit(J, 0, 1);
+    tale.commit(J, 0, 9);
+    tale.commit(A, 0, 5);
+    let verdict = tale.keeps();
+    assert_eq!(
+        (verdict.counts.others_commits, verdict.counts.set_back),
+        (4, 1)
+    );
+
+    // A claim confirms what stands there, and then it is ours.
+    let mut tale = Tale::new();
+    tale.txn(0, vec![made(&offset(0), "5", false)]);
+    tale.claim("g_a", A, 0, Some(5));
+    tale.commit(A, 0, 4);
+    tale.breaks(Rule::I3);
+}
+
+#[test]
+fn a_commit_of_what_is_not_done_is_found() {
+    // I4
+    let (mut tale, token) = Tale::begun();
+    tale.work("g_a", 0, token, 0..2);
+    tale.deliver("g_a", 0, token, 2);
+    tale.commit(A, 0, 3);
+    tale.breaks(Rule::I4);
+
+    // Done, but behind one that is not.
+    let (mut tale, token) = Tale::begun();
+    tale.deliver("g_a", 0, token, 0);
+    tale.work("g_a", 0, token, 1..3);
+    tale.commit(A, 0, 3);
+    tale.breaks(Rule::I4);
+
+    let (mut tale, token) = Tale::begun();
+    tale.deliver("g_a", 0, token, 0);
+    tale.work("g_a", 0, token, 1..3);
+    tale.done("g_a", 0, token, 0);
+    tale.commit(A, 0, 3);
+    tale.keeps();
+}
+
+#[test]
+fn what_is_done_after_the_commit_does_not_count() {
+    for (is_exact, late, is_found) in [(true, 0, true), (false, 30, false), (false, 70, true)] {
+        let (mut tale, token) = if is_exact {
+            Tale::begun()
+        } else {
+            let mut tale = Tale::timed();
+            tale.txn(0, vec![made(&offset(0), "0", false)]);
+            let token = tale.claim("g_a", A, 0, Some(0));
+            (tale, token)
+        };
+        tale.deliver("g_a", 0, token, 0);
+        tale.commit(A, 0, 1);
+        tale.wait(late);
+        tale.done("g_a", 0, token, 0);
+        if is_found {
+            tale.breaks(Rule::I4);
+        } else {
+            tale.keeps();
+        }
+    }
+}
+
+#[test]
+fn a_reset_may_be_committed_with_nothing_done() {
+    let (mut tale, token) = Tale::begun();
+    tale.check("g_a", 0, token);
+    tale.commit(A, 0, 8);
+    tale.reset("g_a", 0, Some(0), 8);
+    tale.keeps();
+
+    let (mut tale, token) = Tale::begun();
+    tale.check("g_a", 0, token);
+    tale.commit(A, 0, 8);
+    tale.reset("g_a", 0, Some(0), 7);
+    tale.breaks(Rule::I4);
+}
+
+#[test]
+fn what_is_no_offset_is_not_written() {
+    let (mut tale, token) = Tale::begun();
+    tale.deliver("g_a", 0, token, 0);
+    let garbage = tale.set(offset(0), "x");
+    tale.txn(A, vec![garbage]);
+    tale.breaks(Rule::I4);
+}

@@ -1,0 +1,192 @@
+//! Judges a run from what it left in a folder: `*.jsonl`, a server's transaction log, and `case.json`.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel::GroupName;
+use evenkeel::testing::check;
+use evenkeel::testing::check::Case;
+use evenkeel::testing::check::Event;
+use evenkeel::testing::check::Fact;
+use evenkeel::testing::check::Limits;
+use evenkeel::testing::check::Verdict;
+use evenkeel::testing::check::read_events;
+
+use super::txnlog::Change;
+use super::txnlog::Txn;
+use super::txnlog::TxnLog;
+
+/// What only the one who made the run knows; `case.json` holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaseFile {
+    /// The group.
+    pub group: String,
+    /// In front of its paths, as `/kafka`; empty for none.
+    pub chroot: String,
+    /// The session timeout of its members.
+    pub session_timeout_ms: u64,
+    /// The servers' tick.
+    pub tick_ms: u64,
+    /// Writers of event logs that are legacy members, and are not judged.
+    pub legacy: Vec<String>,
+}
+
+impl CaseFile {
+    /// A group at the root, without legacy members that write event logs.
+    pub fn new(group: &str, session_timeout_ms: u64, tick_ms: u64) -> Self {
+        Self {
+            group: group.to_owned(),
+            chroot: String::new(),
+            session_timeout_ms,
+            tick_ms,
+            legacy: Vec::new(),
+        }
+    }
+
+    /// Puts it beside the logs.
+    pub fn write(&self, folder: &Path) {
+        let text = serde_json::json!({
+            "group": self.group,
+            "chroot": self.chroot,
+            "session_timeout_ms": self.session_timeout_ms,
+            "tick_ms": self.tick_ms,
+            "legacy": self.legacy,
+        });
+        let path = folder.join("case.json");
+        std::fs::write(path, format!("{text}\n")).expect("a folder that can be written");
+    }
+
+    fn read(folder: &Path) -> Result<Self, String> {
+        let path = folder.join("case.json");
+        let text = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let value: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let lacks = |name: &str| format!("{} lacks {name}", path.display());
+        let number = |name: &str| value[name].as_u64().ok_or_else(|| lacks(name));
+        let names = value["legacy"].as_array().into_iter().flatten();
+        Ok(Self {
+            group: value["group"]
+                .as_str()
+                .ok_or_else(|| lacks("group"))?
+                .to_owned(),
+            chroot: value["chroot"].as_str().unwrap_or_default().to_owned(),
+            session_timeout_ms: number("session_timeout_ms")?,
+            tick_ms: number("tick_ms")?,
+            legacy: names
+                .filter_map(|name| name.as_str().map(str::to_owned))
+                .collect(),
+        })
+    }
+}
+
+/// Judges the run that left this folder. The transaction log lies in it, or in its folder `version-2`.
+///
+/// # Errors
+///
+/// What is missing or cannot be read.
+pub fn verify(folder: &Path) -> Result<Verdict, String> {
+    let case = CaseFile::read(folder)?;
+    let group = GroupName::new(&case.group).map_err(|error| error.to_string())?;
+    let events = events(folder)?;
+    let ours: BTreeSet<&str> = events
+        .iter()
+        .filter(|event| is_of_a_member(&event.fact))
+        .map(|event| &*event.member)
+        .filter(|name| !case.legacy.iter().any(|legacy| legacy == name))
+        .collect();
+    let limits = Limits::timed(
+        Duration::from_millis(case.session_timeout_ms),
+        Duration::from_millis(case.tick_ms),
+    );
+    let judged = Case::new(group)
+        .below(&case.chroot)
+        .with_ours(ours)
+        .with_history(history(folder)?)
+        .with_limits(limits);
+    Ok(judged.with_events(events.clone()).judge())
+}
+
+/// All event logs of a folder, in the order of their names.
+fn events(folder: &Path) -> Result<Vec<Event>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    paths.retain(|path| path.extension().is_some_and(|ext| ext == "jsonl"));
+    paths.sort();
+    let mut events = Vec::new();
+    for path in paths {
+        let name = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = File::open(&path).map_err(|error| name(&error))?;
+        events.extend(read_events(BufReader::new(file)).map_err(|error| name(&error))?);
+    }
+    Ok(events)
+}
+
+/// Whether only a member tells such a thing.
+fn is_of_a_member(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::Joined { .. }
+            | Fact::Checked { .. }
+            | Fact::Delivered { .. }
+            | Fact::Done { .. }
+            | Fact::Started { .. }
+            | Fact::Released { .. }
+            | Fact::Callback { .. }
+    )
+}
+
+fn history(folder: &Path) -> Result<Vec<check::Txn>, String> {
+    let below = folder.join("version-2");
+    let log = if below.is_dir() {
+        below
+    } else {
+        folder.to_owned()
+    };
+    let txns = TxnLog::in_folder(&log).more();
+    if txns.is_empty() {
+        return Err(format!("{} has no transaction log", log.display()));
+    }
+    Ok(txns.into_iter().map(txn).collect())
+}
+
+fn txn(txn: Txn) -> check::Txn {
+    check::Txn {
+        zxid: txn.zxid,
+        time_ms: txn.time_ms,
+        session: txn.session,
+        changes: txn.changes.into_iter().filter_map(change).collect(),
+    }
+}
+
+fn change(change: Change) -> Option<check::Change> {
+    Some(match change {
+        Change::Created {
+            path,
+            data,
+            is_ephemeral,
+        } => check::Change::Created {
+            path,
+            data,
+            is_ephemeral,
+        },
+        Change::Deleted { path } => check::Change::Deleted { path },
+        Change::Set {
+            path,
+            data,
+            version,
+        } => check::Change::Set {
+            path,
+            data,
+            version,
+        },
+        Change::Opened { .. } => check::Change::Opened,
+        Change::Closed => check::Change::Closed,
+        Change::Other(_) => return None,
+    })
+}

@@ -163,6 +163,14 @@ impl Latency {
     }
 }
 
+impl Latency {
+    /// A number below `sides`, from the same dice as the delays.
+    pub(super) fn roll(&mut self, sides: usize) -> usize {
+        let sides = u64::try_from(sides.max(1)).unwrap_or(1);
+        usize::try_from(splitmix(&mut self.state) % sides).unwrap_or(0)
+    }
+}
+
 /// Steele, Lea and Flood's generator: good enough for delays, and the same on every machine and in every release.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

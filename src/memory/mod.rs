@@ -31,6 +31,7 @@ mod registry;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod world;
 
 pub use crate::check;
 pub use faults::{Fate, Kind, Latency, Request, Script};

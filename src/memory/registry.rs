@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::ensemble::{Answer, Ensemble};
+use super::ensemble::Ensemble;
 use super::faults::{Fate, Kind, Latency, Request};
 use super::tree::{Write, check_path, parent};
+use super::world::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::registry::{
     Connection, Dialect, Fault, Fired, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
@@ -29,7 +30,10 @@ const LIMIT: usize = 1024 * 1024;
 /// What a test can do goes by the session's number, [`Connection::session_id`]. Methods named `with_…` set something
 /// for the whole ensemble, except [`with_session_timeout`](Self::with_session_timeout).
 ///
-/// Not modelled: servers that lag behind each other, access lists (see [`Fate::Refuse`]), sequential nodes, quotas.
+/// One server unless [`with_servers`](Self::with_servers) makes it more; then each session is with one of them, drawn anew
+/// whenever it connects, and sees what that one has carried out so far.
+///
+/// Not modelled: elections (see [`halt`](Self::halt)), access lists (see [`Fate::Refuse`]), sequential nodes, quotas.
 #[derive(Clone)]
 pub struct MemoryRegistry {
     ensemble: Arc<Ensemble>,
@@ -51,6 +55,8 @@ pub struct SessionState {
     pub is_alive: bool,
     /// Requests get through.
     pub is_connected: bool,
+    /// The server it is or was last connected to; 0 leads.
+    pub server: usize,
     /// Watches that have not fired.
     pub watches: usize,
     /// Requests sent so far, by kind. A kind that was never sent is absent.
@@ -114,6 +120,21 @@ impl MemoryRegistry {
     #[must_use]
     pub fn with_lag(self, lag: Duration) -> Self {
         self.ensemble.with(|world| world.lag = lag);
+        self
+    }
+
+    /// So many servers, the first of which leads; `relay` is the time from one to another, and its dice place the clients.
+    /// Followers carry out writes so much later than the leader, and answer reads from what they have carried out.
+    #[must_use]
+    pub fn with_servers(self, count: usize, relay: Latency) -> Self {
+        self.ensemble.with(|world| world.spread(count, relay));
+        self
+    }
+
+    /// How long a follower that is cut off from the leader goes on answering; 5 s unless set.
+    #[must_use]
+    pub fn with_sync_limit(self, limit: Duration) -> Self {
+        self.ensemble.with(|world| world.sync_limit = limit);
         self
     }
 
@@ -205,6 +226,18 @@ impl MemoryRegistry {
         self.ensemble.with(|world| world.resume());
     }
 
+    /// Cuts a follower off from the leader. Its clients notice nothing for a while: reads and heartbeats are answered, from
+    /// what it knew; writes hang; the leader hears nothing of their sessions and ends them in time. After the sync limit it
+    /// sends its clients away, to other servers. Answers whether there was such a follower, not cut off yet.
+    pub fn isolate(&self, server: usize) -> bool {
+        self.ensemble.with(|world| world.isolate(server))
+    }
+
+    /// Ends an [`isolate`](Self::isolate): what the follower missed is on its way.
+    pub fn rejoin(&self, server: usize) -> bool {
+        self.ensemble.with(|world| world.rejoin(server))
+    }
+
     /// All sessions that ever were, oldest first.
     pub fn sessions(&self) -> Vec<SessionState> {
         self.ensemble.with(|world| {
@@ -217,6 +250,7 @@ impl MemoryRegistry {
                     is_open: s.is_open,
                     is_alive: !s.is_over,
                     is_connected: s.is_connected(),
+                    server: s.server,
                     watches: s.armed(),
                     requests: s.counts.clone(),
                 })

@@ -275,6 +275,22 @@ impl Tree {
         (stamp.write(Act::Set, path, Some(data), &stat), stat)
     }
 
+    /// Carries out what another tree has carried out already.
+    pub fn replay(&mut self, write: &Write) {
+        let stamp = Stamp {
+            zxid: write.zxid,
+            time_ms: write.time_ms,
+            session: write.session,
+        };
+        let data = write.data.as_deref().unwrap_or_default();
+        match write.act {
+            Act::Create => drop(self.create(stamp, &write.path, data, write.owner != 0)),
+            Act::Set => drop(self.set(stamp, &write.path, data)),
+            Act::Delete => drop(self.delete(stamp, &write.path)),
+            Act::Open | Act::Close | Act::Check => {}
+        }
+    }
+
     /// Deletes a node that is there and has no children.
     pub fn delete(&mut self, stamp: Stamp, path: &str) -> (Write, Stat) {
         let stat = self.nodes.remove(path).map(|node| node.stat);

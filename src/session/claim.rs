@@ -152,6 +152,7 @@ impl Session {
                     }
                     Answer::Unknown => {
                         // Nobody knows whether it was carried out; the owner nodes do.
+                        self.catch_up().await?;
                         for attempt in batch {
                             let next = self.inspect_owner(attempt).await?;
                             next.enter(&mut open, &mut claims);
@@ -389,6 +390,9 @@ impl Session {
 
     /// Deletes those of these owner nodes that are of this session.
     pub async fn discard(&self, partitions: &BTreeSet<TopicPartition>) -> Result<(), Trouble> {
+        if !partitions.is_empty() {
+            self.catch_up().await?;
+        }
         for partition in partitions {
             let path = paths::owner(self.group(), partition);
             let stat = match self.connection.stat(&path).await {
@@ -431,14 +435,47 @@ impl Session {
             ));
         }
         if self.is_mine(&stat) || self.is_left_behind(&stat) {
-            return match self.connection.delete(&path, Some(stat.version)).await {
-                Ok(()) | Err(Fault::NoNode | Fault::BadVersion | Fault::Unknown(_)) => {
-                    Ok(Next::Retry(attempt))
-                }
-                Err(fault) => Err(trouble("deleting our former", &path, fault)),
-            };
+            return self.delete_former(attempt, path, stat.version).await;
         }
         Ok(Next::Settled(attempt.want.partition, Claim::HeldByAnother))
+    }
+}
+
+impl Session {
+    /// Deletes what stands there of ours, if nobody has claimed the partition since its offset was read: it may go by itself any
+    /// moment, and the next owner's node is at the same version. Every claim writes the offset node.
+    async fn delete_former(
+        &self,
+        mut attempt: Attempt,
+        path: String,
+        version: i32,
+    ) -> Result<Next, Trouble> {
+        let offset_path = paths::offset(self.group(), &attempt.want.partition);
+        let check = attempt.stored.version.map(|version| Op::Check {
+            path: offset_path.clone(),
+            version: Some(version),
+        });
+        let delete = Op::Delete {
+            path: path.clone(),
+            version: Some(version),
+        };
+        let fault = match self
+            .connection
+            .multi(check.into_iter().chain([delete]).collect())
+            .await
+        {
+            Ok(_) => return Ok(Next::Retry(attempt)),
+            Err(multi) => multi.fault,
+        };
+        match fault {
+            Fault::NoNode | Fault::BadVersion => {}
+            Fault::Unknown(_) => self.catch_up().await?,
+            fault => return Err(trouble("deleting our former", &path, fault)),
+        }
+        let answer = self.connection.data(&offset_path).await;
+        (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
+            .map_err(|fault| trouble("reading", &offset_path, fault))?;
+        Ok(Next::Retry(attempt))
     }
 }
 

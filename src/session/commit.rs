@@ -114,7 +114,10 @@ impl Session {
                         continue;
                     }
                     Answer::Refused { at, fault, .. } => (Some(at), fault),
-                    Answer::Unknown => (None, Fault::BadVersion),
+                    Answer::Unknown => {
+                        self.catch_up().await?;
+                        (None, Fault::BadVersion)
+                    }
                 };
                 for (place, (commit, over)) in batch.into_iter().enumerate() {
                     if refused.is_some_and(|at| at != place) {
@@ -322,6 +325,9 @@ impl Session {
     ) -> Result<BTreeMap<TopicPartition, Released>, Trouble> {
         let mut results = BTreeMap::new();
         let mut open = Vec::new();
+        if check_first {
+            self.catch_up().await?;
+        }
         for parting in partings {
             if check_first && !self.still_owns(&parting.partition, parting.token).await? {
                 results.insert(parting.partition, Released::Gone);
@@ -360,7 +366,10 @@ impl Session {
                         continue;
                     }
                     Answer::Refused { at, .. } => Some(at),
-                    Answer::Unknown => None,
+                    Answer::Unknown => {
+                        self.catch_up().await?;
+                        None
+                    }
                 };
                 for (place, parting) in batch.into_iter().enumerate() {
                     if at.is_some_and(|at| at != place) {

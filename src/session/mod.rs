@@ -175,7 +175,8 @@ impl Session {
                 Err(fault) => fault,
             };
             match fault {
-                Fault::NodeExists | Fault::BadVersion | Fault::Unknown(_) => {}
+                Fault::NodeExists | Fault::BadVersion => {}
+                Fault::Unknown(_) => self.catch_up().await?,
                 Fault::NoNode => {
                     self.ensure_parents(&self.path).await?;
                     continue;
@@ -310,6 +311,23 @@ impl Session {
     }
 
     // ---- proofs ----
+
+    /// After an outcome that nobody knows. Once the quorum has answered, what this session sent before is carried out or never
+    /// will be, and what is read from now on is not older than that; a server that lags behind could still show what
+    /// was, and hide that a successor stands there (A7, W6).
+    pub(super) async fn catch_up(&self) -> Result<(), Trouble> {
+        let path = paths::ids(self.group());
+        let check = Op::Check {
+            path: path.clone(),
+            version: None,
+        };
+        match self.connection.multi(vec![check]).await {
+            Ok(_) | Err(MultiFault { index: Some(_), .. }) => Ok(()),
+            Err(MultiFault { index: None, fault }) => {
+                Err(trouble("asking the quorum about", &path, fault))
+            }
+        }
+    }
 
     /// Asks the quorum whether we still stand. The answer renews the lease from the moment of asking.
     pub async fn probe(&self) -> Result<(), Trouble> {

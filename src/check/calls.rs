@@ -22,6 +22,8 @@ struct Story<'a> {
 /// What the calls said about ownerships.
 #[derive(Default)]
 struct Told {
+    /// Members one of whose calls did not end in its time.
+    late: BTreeSet<Arc<str>>,
     claimed: BTreeSet<usize>,
     asked: BTreeSet<usize>,
     /// Ownerships that a call said are over, or about to be.
@@ -49,9 +51,15 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
                     verdict.counts.calls += 1;
                     for partition in partitions {
                         alternation(view, verdict, at, story, name, partition);
-                        told.hear(view, event, name, partition);
+                        // What a late call is about may be owned anew by now.
+                        if !told.late.contains(&event.member) {
+                            told.hear(view, event, name, partition);
+                        }
                     }
                 }
+            }
+            Fact::Overrun { .. } => {
+                told.late.insert(event.member.clone());
             }
             Fact::Delivered {
                 partition, token, ..
@@ -166,6 +174,9 @@ fn unasked(view: &View<'_>, verdict: &mut Verdict, told: &Told) {
         let (Some((end, End::Released)), Some(member)) = (window.to, &window.member) else {
             continue;
         };
+        if told.late.contains(member) {
+            continue;
+        }
         let key = (member.clone(), window.partition.clone());
         let mut releases = view.released.get(&key).into_iter().flatten();
         let is_forced = releases.any(|at| {

@@ -93,6 +93,11 @@ pub enum Fact {
         /// What it is about.
         partitions: Vec<TopicPartition>,
     },
+    /// A call of the listener did not end in its time, and the member went on without it: later calls come late as well.
+    Overrun {
+        /// Which call.
+        name: String,
+    },
     /// A member's process stood still.
     Stopped {
         /// Which.

@@ -157,6 +157,9 @@ impl Fields {
                 phase: phase(self.text("phase")?)?,
                 partitions: self.partitions()?,
             },
+            "overrun" => Fact::Overrun {
+                name: self.text("name")?.to_owned(),
+            },
             "stopped" => Fact::Stopped {
                 member: self.text("who")?.into(),
                 from: self.number("from")?,
@@ -302,6 +305,7 @@ fn fact(fact: &Fact) -> Value {
             let of: Vec<Value> = of.collect();
             json!({ "ev": "cb", "name": name, "phase": phase, "of": of })
         }
+        Fact::Overrun { name } => json!({ "ev": "overrun", "name": name }),
         Fact::Stopped { member, from, to } => {
             json!({ "ev": "stopped", "who": name(member), "from": from, "to": to })
         }

@@ -42,19 +42,22 @@ pub(super) fn creation(
         }
         Place::Registration(_) if !is_ephemeral => foreign(format!("{path} is a lasting node")),
         Place::Owner(_) if !is_ephemeral => foreign(format!("{path} is a lasting node")),
-        Place::Owner(_) => unregistered(now, deed, member, data),
+        Place::Owner(_) => misnamed(member, data),
         Place::Offset(_) if is_ephemeral => foreign(format!("{path} goes with its session")),
         Place::Topic(_) | Place::Elsewhere => foreign(format!("{member} makes {path}")),
         Place::Registration(_) | Place::Offset(_) | Place::Parent => None,
     }
 }
 
-fn unregistered(now: &Replay<'_>, deed: &Deed<'_>, member: &str, data: &[u8]) -> Found {
+fn misnamed(member: &str, data: &[u8]) -> Found {
     let text = decode_owner(data);
-    if !is_stream_of(&text, member) {
-        let what = format!("{member} makes an owner node for {text}");
-        return Some((Rule::I8, what));
-    }
+    let what = || format!("{member} makes an owner node for {text}");
+    (!is_stream_of(&text, member)).then(|| (Rule::I8, what()))
+}
+
+/// The stamp is what makes an owner: on servers that cannot make and stamp in one transaction, a node that was made and
+/// never stamped was no ownership (2.2).
+fn unregistered(now: &Replay<'_>, deed: &Deed<'_>, member: &str) -> Found {
     let what = match now.owner(&now.registration(member)) {
         Some(session) if session == deed.session => return None,
         Some(other) => format!("{member} is registered by session 0x{other:x} and owns by another"),
@@ -65,7 +68,7 @@ fn unregistered(now: &Replay<'_>, deed: &Deed<'_>, member: &str, data: &[u8]) ->
 
 /// A node is deleted, by itself and not with its session.
 pub(super) fn deletion(now: &Replay<'_>, deed: &Deed<'_>) -> Found {
-    let found = writing(now, deed);
+    let found = touching(now, deed);
     if found.is_some() || !now.is_ours(deed.session) {
         return found;
     }
@@ -77,6 +80,15 @@ pub(super) fn deletion(now: &Replay<'_>, deed: &Deed<'_>) -> Found {
 
 /// A node is written.
 pub(super) fn writing(now: &Replay<'_>, deed: &Deed<'_>) -> Found {
+    touching(now, deed).or_else(|| {
+        let member = now.member(deed.session)?;
+        let is_stamp = now.is_ours(deed.session) && matches!(deed.place, Place::Owner(_));
+        is_stamp.then(|| unregistered(now, deed, member)).flatten()
+    })
+}
+
+/// A node is written or deleted.
+fn touching(now: &Replay<'_>, deed: &Deed<'_>) -> Found {
     if !now.is_ours(deed.session) {
         return None;
     }

@@ -89,7 +89,8 @@ macro_rules! counts {
         }
 
         impl Counts {
-            fn list(&self) -> Vec<(&'static str, u64)> {
+            /// Each by its name.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)+]
             }
 

@@ -217,6 +217,7 @@ impl<'a> View<'a> {
             }
             Fact::Joined { .. }
             | Fact::Callback { .. }
+            | Fact::Overrun { .. }
             | Fact::Stopped { .. }
             | Fact::Cut { .. }
             | Fact::Healed

@@ -1,0 +1,819 @@
+//! One run: everything a plan says, then the calm in which all must come right, then the judgement.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use evenkeel::clock::TokioClock;
+use evenkeel::id::IdContext;
+use evenkeel::testing::check::{Case, Fact, Limits, Verdict};
+use evenkeel::testing::{Fate, Inline, Kind, Latency, MemoryRegistry, Request, history};
+use evenkeel::{ConsumerConnector, Event, GroupName, TopicPartition};
+use futures_util::FutureExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::facts::Facts;
+use crate::kit::{GROUP, Kit, at, range};
+use crate::legacy::Legacy;
+use crate::plan::{Deed, LEGACY, MEMBERS, Manner, Mishap, PARTITIONS, Plan};
+use crate::process::{Application, Listener, Process, Switch};
+use crate::trace::{Trace, Traced};
+
+/// The writers of facts that are no members.
+const NEMESIS: &str = "nemesis";
+const PRODUCER: &str = "producer";
+
+/// What came of a run.
+pub struct Outcome {
+    /// What the judge says.
+    pub verdict: Verdict,
+    /// What is wrong apart from that: the group did not come to rest, something was not finished.
+    pub complaint: Option<String>,
+    /// Of every request, answer, fact and event.
+    pub hash: u64,
+    /// The faults that requests met.
+    pub met: Vec<(u64, Mishap)>,
+    /// How many requests there were.
+    pub requests: u64,
+    /// What was counted.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The virtual time from the calm until the group stood right.
+    pub converged: Option<Duration>,
+}
+
+impl Outcome {
+    /// All that is wrong, as text; none if nothing is.
+    pub fn failure(&self) -> Option<String> {
+        let complaint = self.complaint.clone();
+        let verdict = (!self.verdict.is_good()).then(|| self.verdict.to_string());
+        let all: Vec<String> = complaint.into_iter().chain(verdict).collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
+}
+
+/// Carries a plan out, in a runtime of its own with paused time.
+pub fn run(plan: &Plan) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut run = Run::of(plan);
+        let complaint = run.go().await;
+        run.judge(complaint)
+    })
+}
+
+/// What ends a fault that lasts.
+enum Undo {
+    Go(Switch, Option<i64>, String, u64),
+    Heal(i64, String, u64),
+    Rejoin(usize, Vec<String>, u64),
+    Resume(Vec<String>, u64),
+    Clean(String),
+    Lead(i32),
+    Up,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    met: Met,
+    kit: Kit,
+    facts: Facts,
+    trace: Trace,
+    dice: StdRng,
+    members: Vec<Process>,
+    legacy: Vec<Legacy>,
+    jvms: HashSet<tokio::task::Id>,
+    /// Everybody of ours that ever was.
+    names: BTreeSet<String>,
+    leaving: Vec<JoinHandle<()>>,
+    rest: Vec<JoinHandle<()>>,
+    /// Who take the events down; those of the dead wait for ever.
+    watchers: Vec<JoinHandle<()>>,
+    undo: BTreeMap<(Instant, u64), Undo>,
+    partitions: i32,
+    joined: u64,
+    faults: u64,
+    calm: watch::Sender<bool>,
+    converged: Option<Duration>,
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The faults that requests have met, by the requests' numbers.
+type Met = Arc<Mutex<Vec<(u64, Mishap)>>>;
+
+/// Which requests meet which fault. A close meets none, and is not counted.
+fn faulty(plan: &Plan, met: Met) -> impl FnMut(&Request) -> Fate + Send + 'static {
+    let mut dice = StdRng::seed_from_u64(plan.seed);
+    let named: BTreeMap<u64, Mishap> = plan.mishaps.iter().copied().collect();
+    let (mut number, one_in) = (0, plan.one_in);
+    move |request| {
+        if request.kind == Kind::Close {
+            return Fate::Deliver;
+        }
+        number += 1;
+        let is_drawn = one_in > 0 && dice.random_range(0..one_in) == 0;
+        let mishap = match named.get(&number) {
+            Some(mishap) => *mishap,
+            None if is_drawn => Mishap::draw(&mut dice),
+            None => return Fate::Deliver,
+        };
+        met.lock().expect("no panic").push((number, mishap));
+        match mishap {
+            Mishap::LoseBefore => Fate::LoseBefore,
+            Mishap::LoseAfter => Fate::LoseAfter,
+            Mishap::BreakBefore => Fate::BreakBefore,
+            Mishap::BreakAfter => Fate::BreakAfter,
+            Mishap::Delay { ms: time } => Fate::Delay(ms(time)),
+            Mishap::DelayAnswer { ms: time } => Fate::DelayAnswer(ms(time)),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let [low, high] = plan.latency_ms.map(ms);
+        let mut registry = MemoryRegistry::new()
+            .with_tick(ms(plan.tick_ms))
+            .with_lag(ms(plan.lag_ms))
+            .with_sync_limit(ms(plan.sync_limit_ms))
+            .with_latency(Latency::between(low, high, plan.seed));
+        if plan.is_old {
+            registry = registry.with_version(3, 4);
+        }
+        if plan.servers > 1 {
+            let [low, high] = plan.relay_ms.map(ms);
+            let relay = Latency::between(low, high, !plan.seed);
+            registry = registry.with_servers(plan.servers, relay);
+        }
+        let met = Met::default();
+        let registry = registry.with_fate(faulty(plan, met.clone()));
+        let trace = Trace::new();
+        let facts = Facts::of(&registry, &trace);
+        facts.came(NEMESIS);
+        facts.came(PRODUCER);
+        let kit = Kit::on(registry);
+        kit.create("t", plan.partitions);
+        Self {
+            plan,
+            met,
+            kit,
+            facts,
+            trace,
+            dice: StdRng::seed_from_u64(plan.seed.rotate_left(17)),
+            members: Vec::new(),
+            legacy: Vec::new(),
+            jvms: HashSet::new(),
+            names: BTreeSet::new(),
+            leaving: Vec::new(),
+            rest: Vec::new(),
+            watchers: Vec::new(),
+            undo: BTreeMap::new(),
+            partitions: plan.partitions,
+            joined: 0,
+            faults: 0,
+            calm: watch::channel(false).0,
+            converged: None,
+        }
+    }
+
+    async fn go(&mut self) -> Option<String> {
+        let driver = self.kit.registry.clone();
+        let driver = tokio::spawn(async move { driver.drive().await });
+        self.send(1);
+        for step in &self.plan.steps {
+            self.pass(ms(step.after_ms)).await;
+            self.carry_out(&step.deed);
+        }
+        self.pass(ms(500)).await;
+        let complaint = self.calm_down().await.err();
+        driver.abort();
+        self.watchers.iter().for_each(JoinHandle::abort);
+        complaint
+    }
+
+    /// Lets time pass, and what is due in it happen.
+    async fn pass(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Some(entry) = self.undo.first_entry()
+            && entry.key().0 <= until
+        {
+            let at = entry.key().0;
+            let undo = entry.remove();
+            sleep_until(at).await;
+            self.put_right(undo);
+        }
+        sleep_until(until).await;
+    }
+
+    fn later(&mut self, after: u64, undo: Undo) {
+        self.faults += 1;
+        self.undo
+            .insert((Instant::now() + ms(after), self.faults), undo);
+    }
+
+    fn put_right(&mut self, undo: Undo) {
+        let registry = &self.kit.registry;
+        match undo {
+            Undo::Go(switch, session, member, from) => {
+                let to = self.facts.now();
+                let member = Arc::from(member.as_str());
+                self.facts.note(NEMESIS, Fact::Stopped { member, from, to });
+                if let Some(session) = session {
+                    registry.heal(session);
+                }
+                switch.go();
+            }
+            Undo::Heal(session, member, from) => {
+                registry.heal(session);
+                self.was_cut(&[member], from);
+            }
+            Undo::Rejoin(server, members, from) => {
+                registry.rejoin(server);
+                self.was_cut(&members, from);
+            }
+            Undo::Resume(members, from) => {
+                registry.resume();
+                self.was_cut(&members, from);
+            }
+            Undo::Clean(path) => registry.delete(&path),
+            Undo::Lead(partition) => {
+                let _ = self.kit.log.set_leader(&at("t", partition), true);
+            }
+            Undo::Up => self.kit.log.come_up(),
+        }
+    }
+
+    fn was_cut(&self, members: &[String], from: u64) {
+        let to = self.facts.now();
+        for member in members {
+            let member = Arc::from(member.as_str());
+            self.facts.note(NEMESIS, Fact::Cut { member, from, to });
+        }
+    }
+
+    fn everybody(&self) -> Vec<String> {
+        self.members.iter().map(|m| m.name.clone()).collect()
+    }
+
+    // ---- deeds ----
+
+    fn carry_out(&mut self, deed: &Deed) {
+        self.trace.note(deed);
+        match *deed {
+            Deed::Join if self.members.len() < MEMBERS => self.join(None),
+            Deed::Leave { place, within_ms } if self.members.len() > 1 => {
+                let process = self.take(place);
+                self.leave(process, within_ms);
+            }
+            Deed::Drop { place } if self.members.len() > 1 => {
+                let mut process = self.take(place);
+                drop(process.connector.take());
+                self.rest.append(&mut process.tasks);
+            }
+            Deed::Kill { place, returns } if self.members.len() > 1 => self.kill(place, returns),
+            Deed::Send { each } => self.send(each),
+            Deed::Grow if self.partitions < PARTITIONS => {
+                self.partitions += 1;
+                self.kit.grow("t", self.partitions);
+            }
+            Deed::JoinLegacy if self.legacy.len() < LEGACY => self.join_legacy(),
+            Deed::LeaveLegacy { place } if !self.legacy.is_empty() => {
+                let legacy = self.legacy.swap_remove(place % self.legacy.len());
+                legacy.leave();
+                self.rest.push(legacy.task);
+            }
+            Deed::PauseLegacy { place, ms } if !self.legacy.is_empty() => {
+                let legacy = &self.legacy[place % self.legacy.len()];
+                legacy.switch.stop();
+                let (switch, session) = (legacy.switch.clone(), legacy.session());
+                let name = legacy.name.clone();
+                if let Some(session) = session {
+                    self.kit.registry.cut(session);
+                }
+                let from = self.facts.now();
+                self.later(ms, Undo::Go(switch, session, name, from));
+            }
+            ref other => self.disturb(other),
+        }
+    }
+
+    fn disturb(&mut self, deed: &Deed) {
+        let registry = self.kit.registry.clone();
+        match *deed {
+            Deed::Stop { place, ms } => {
+                let Some(process) = self.process(place) else {
+                    return;
+                };
+                process.switch.stop();
+                let (switch, session) = (process.switch.clone(), process.session());
+                let name = process.name.clone();
+                if let Some(session) = session {
+                    registry.cut(session);
+                }
+                let from = self.facts.now();
+                self.later(ms, Undo::Go(switch, session, name, from));
+            }
+            Deed::Cut { place, ms } => {
+                if let Some(process) = self.process(place)
+                    && let Some(session) = process.session()
+                {
+                    let (name, from) = (process.name.clone(), self.facts.now());
+                    registry.cut(session);
+                    self.later(ms, Undo::Heal(session, name, from));
+                }
+            }
+            Deed::Sever { place } => {
+                if let Some(session) = self.session(place) {
+                    registry.sever(session);
+                }
+            }
+            Deed::Expire { place } => {
+                if let Some(session) = self.session(place)
+                    && registry.expire(session)
+                {
+                    self.facts.note(NEMESIS, Fact::Expired { session });
+                }
+            }
+            Deed::Commit { place } => {
+                if let Some(process) = self.process(place)
+                    && let Some(connector) = &process.connector
+                {
+                    // Nobody waits for the answer.
+                    let _ = connector.commit().now_or_never();
+                }
+            }
+            Deed::Isolate { server, ms } if registry.isolate(server) => {
+                self.facts.count("follower cut off");
+                let (members, from) = (self.everybody(), self.facts.now());
+                self.later(ms, Undo::Rejoin(server, members, from));
+            }
+            Deed::Halt { ms } => {
+                registry.halt();
+                let (members, from) = (self.everybody(), self.facts.now());
+                self.later(ms, Undo::Resume(members, from));
+            }
+            Deed::DeleteOwner { partition } => {
+                registry.delete(&Kit::owner_path("t", partition));
+            }
+            Deed::DeleteId { place } => {
+                if let Some(process) = self.process(place) {
+                    registry.delete(&Kit::id_path(&process.name));
+                }
+            }
+            Deed::Rewind { partition, by } => {
+                let stored = self.kit.offset("t", partition);
+                if let Some(offset) = stored.and_then(|text| text.parse::<i64>().ok()) {
+                    let back = (offset - by).max(0).to_string();
+                    registry.put(&Kit::offset_path("t", partition), back);
+                }
+            }
+            Deed::Garbage { ms } => {
+                let path = Kit::id_path("nobody-can-read-it");
+                registry.put(&path, "{{{");
+                self.later(ms, Undo::Clean(path));
+            }
+            Deed::Leaderless { partition, ms } => {
+                let _ = self.kit.log.set_leader(&at("t", partition), false);
+                self.later(ms, Undo::Lead(partition));
+            }
+            Deed::ReadFails { partition } => {
+                let trouble = evenkeel::stream::Trouble::Failed("a fault".into());
+                self.kit.log.trouble(&at("t", partition), &trouble);
+            }
+            Deed::BrokersDown { ms } => {
+                self.kit.log.go_down("a fault");
+                self.later(ms, Undo::Up);
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, place: usize) -> Process {
+        let place = place % self.members.len();
+        self.members.swap_remove(place)
+    }
+
+    fn process(&self, place: usize) -> Option<&Process> {
+        self.members.get(place % self.members.len().max(1))
+    }
+
+    fn session(&self, place: usize) -> Option<i64> {
+        self.process(place)?.session()
+    }
+
+    fn send(&mut self, each: usize) {
+        for partition in 0..self.partitions {
+            for _ in 0..each {
+                let offset = self.kit.send_to("t", partition);
+                let partition = at("t", partition);
+                self.facts.note(PRODUCER, Fact::Sent { partition, offset });
+            }
+        }
+    }
+
+    fn join_legacy(&mut self) {
+        self.joined += 1;
+        // Before and behind all of ours in their order.
+        let name = format!(
+            "{}jvm{}",
+            if self.joined.is_multiple_of(2) {
+                ""
+            } else {
+                "z"
+            },
+            self.joined
+        );
+        let registry = self.kit.registry.clone();
+        let registry = registry.with_session_timeout(ms(self.plan.session_ms));
+        let legacy = Legacy::start(&name, &registry, &self.kit.log, &self.facts);
+        self.jvms.insert(legacy.task.id());
+        self.facts.count("legacy member");
+        self.legacy.push(legacy);
+    }
+
+    /// A new member, or one that comes back under its old name.
+    fn join(&mut self, host: Option<String>) {
+        self.joined += 1;
+        let manner = &self.plan.manners[self.joined as usize % self.plan.manners.len()];
+        let host = host.unwrap_or_else(|| format!("h{}", self.joined));
+        let mut config = self.kit.config();
+        config.session_timeout = ms(self.plan.session_ms);
+        config.auto_commit_interval = ms(manner.commit_every_ms);
+        config.drain_timeout = ms(2000);
+        config.legacy_handover_delay = ms(50);
+        let group = GroupName::new(GROUP).expect("a good name");
+        let random = format!("{:016x}", self.joined);
+        let context = IdContext::new(&host, &group, random).expect("a good host");
+        let registry = Traced {
+            registry: self
+                .kit
+                .registry
+                .clone()
+                .with_session_timeout(config.session_timeout),
+            trace: self.trace.clone(),
+        };
+        let outside = match manner.listener_ms {
+            Some(time) if time > 0 => Inline::after(ms(time)),
+            _ => Inline::new(),
+        };
+        let mut builder = ConsumerConnector::builder(config)
+            .with_registry(Arc::new(registry))
+            .with_reader_source(Arc::new(self.kit.log.clone()))
+            .with_clock(Arc::new(TokioClock::new()))
+            .with_outside(Arc::new(outside))
+            .with_id_context(context);
+        let listener = Arc::new(Listener::new(&self.facts, manner));
+        if manner.listener_ms.is_some() {
+            builder = builder.with_listener(listener.clone());
+        }
+        let process = self.start(host, builder, manner, &listener);
+        self.members.push(process);
+    }
+
+    fn start(
+        &mut self,
+        host: String,
+        builder: evenkeel::Builder,
+        manner: &Manner,
+        listener: &Listener,
+    ) -> Process {
+        let topics = [(crate::kit::topic("t"), manner.streams)];
+        let (connector, streams, coordinator) = builder.into_future(topics).expect("good settings");
+        let name = connector.consumer_id().to_string();
+        listener.name.set(name.clone()).expect("it had none");
+        self.facts.came(&name);
+        self.names.insert(name.clone());
+        let switch = Switch::default();
+        let mut tasks = vec![tokio::spawn(switch.over(coordinator))];
+        for stream in streams.into_values().flatten() {
+            let seed = self.dice.random();
+            let application = Application::new(&name, &self.facts, seed, self.calm.subscribe());
+            let application = application.run(stream, manner.work.clone());
+            tasks.push(tokio::spawn(switch.over(application)));
+        }
+        let (mut events, facts, trace) =
+            (connector.events(), self.facts.clone(), self.trace.clone());
+        let member = name.clone();
+        self.watchers.push(tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                trace.note(&(&member, &event));
+                tell(&facts, &member, event);
+            }
+        }));
+        Process {
+            name,
+            host,
+            connector: Some(connector),
+            switch,
+            tasks,
+        }
+    }
+
+    fn leave(&mut self, mut process: Process, within: u64) {
+        let connector = process.connector.take().expect("it has not left");
+        self.rest.append(&mut process.tasks);
+        self.leaving.push(tokio::spawn(async move {
+            let _ = connector.shutdown(ms(within)).await;
+        }));
+    }
+
+    fn kill(&mut self, place: usize, returns: bool) {
+        let place = place % self.members.len();
+        let Some(session) = self.members[place].session() else {
+            return;
+        };
+        let mut process = self.members.swap_remove(place);
+        self.kit.registry.kill(session);
+        process.tasks.iter().for_each(JoinHandle::abort);
+        // The handle's drop would fence, which a dead process cannot.
+        std::mem::forget(process.connector.take());
+        let member = Arc::from(process.name.as_str());
+        self.facts.note(NEMESIS, Fact::Killed { member });
+        if returns {
+            self.join(Some(process.host));
+        }
+    }
+
+    // ---- the calm ----
+
+    async fn calm_down(&mut self) -> Result<(), String> {
+        while let Some((_, undo)) = self.undo.pop_first() {
+            self.put_right(undo);
+        }
+        self.kit.registry.without_faults();
+        for legacy in self.legacy.drain(..) {
+            legacy.leave();
+            self.rest.push(legacy.task);
+        }
+        // What those do on their way out is still theirs.
+        let (gone, staying) = std::mem::take(&mut self.rest)
+            .into_iter()
+            .partition::<Vec<_>, _>(|task| self.jvms.contains(&task.id()));
+        self.rest = staying;
+        for task in gone {
+            ended(task, "an old member's leave").await?;
+        }
+        if let Some(place) = self.plan.cut_for_good
+            && self.members.len() > 1
+            && let Some(session) = self.session(place)
+        {
+            // Nobody heals it: the others must get along without it.
+            let process = self.take(place);
+            self.kit.registry.kill(session);
+            self.facts.count("cut off for good");
+            process.switch.stop();
+            let member = Arc::from(process.name.as_str());
+            self.facts.note(NEMESIS, Fact::Killed { member });
+            std::mem::forget(process);
+        }
+        if self.members.is_empty() {
+            self.join(None);
+        }
+        self.calm.send_replace(true);
+        self.facts.note(NEMESIS, Fact::Healed);
+        self.send(1);
+        let began = Instant::now();
+        let limit = self.bound();
+        self.await_until(
+            limit,
+            "each partition has its owner by the rule",
+            Self::is_right,
+        )
+        .await?;
+        self.converged = Some(began.elapsed());
+        self.await_until(ms(120_000), "everything is finished", Self::is_finished)
+            .await?;
+        self.await_until(ms(120_000), "everybody is settled", |run| {
+            run.members.iter().all(|process| {
+                let connector = process.connector.as_ref();
+                connector.is_some_and(|connector| connector.health().is_ready())
+            })
+        })
+        .await?;
+        self.facts.note(NEMESIS, Fact::Settled);
+        // What was claimed anew last is read again from where it was committed.
+        self.await_until(
+            ms(120_000),
+            "everything in hand is done",
+            Self::is_at_the_end,
+        )
+        .await?;
+        for leaving in std::mem::take(&mut self.leaving) {
+            ended(leaving, "a leave").await?;
+        }
+        for process in std::mem::take(&mut self.members) {
+            self.leave(process, 10_000);
+        }
+        for leaving in std::mem::take(&mut self.leaving) {
+            ended(leaving, "the last leave").await?;
+        }
+        for task in std::mem::take(&mut self.rest) {
+            ended(task, "a task").await?;
+        }
+        self.offsets_reach_the_end()
+    }
+
+    /// I14, with what these members may take to let go: a session and its rounding, a drain, a listener's time, a new session's back-off.
+    fn bound(&self) -> Duration {
+        let (session, tick) = (ms(self.plan.session_ms), ms(self.plan.tick_ms));
+        session * 2 + tick * 2 + ms(2000) * 2 + ms(8000) + ms(2000)
+    }
+
+    async fn await_until(
+        &self,
+        limit: Duration,
+        what: &str,
+        holds: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let until = Instant::now() + limit;
+        while !holds(self) {
+            if Instant::now() >= until {
+                return Err(format!("not within {limit:?}: {what}\n{}", self.state()));
+            }
+            sleep(ms(10)).await;
+        }
+        Ok(())
+    }
+
+    fn is_right(&self) -> bool {
+        let mut streams = Vec::new();
+        for process in &self.members {
+            let count = process.connector.as_ref().map_or(0, |c| {
+                c.health();
+                self.streams_of(&process.name)
+            });
+            streams.extend((0..count).map(|number| format!("{}-{number}", process.name)));
+        }
+        self.kit.owners("t") == range(&streams, self.partitions)
+    }
+
+    fn streams_of(&self, name: &str) -> u32 {
+        let text = self.kit.registry.read(&Kit::id_path(name));
+        let registration =
+            text.and_then(|(data, _)| evenkeel::wire::decode_registration(&data).ok());
+        match registration {
+            Some(evenkeel::group::Subscription::Topics(topics)) => topics.values().copied().sum(),
+            // Not registered is not right either.
+            _ => 1000,
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        let done: BTreeSet<(TopicPartition, i64)> = self.facts.look(|events| {
+            let done = events.iter().filter_map(|event| match &event.fact {
+                Fact::Done {
+                    partition, offset, ..
+                } => Some((partition.clone(), *offset)),
+                _ => None,
+            });
+            done.collect()
+        });
+        self.kit.sent.is_subset(&done)
+    }
+
+    fn is_at_the_end(&self) -> bool {
+        let connectors = self.members.iter().filter_map(|m| m.connector.as_ref());
+        let held = connectors.flat_map(|connector| connector.health().held);
+        let is_there = |(at, holding): (TopicPartition, evenkeel::Holding)| {
+            let end = self.kit.log.bounds(&at).map(|(_, end)| end).ok();
+            holding.position == end && holding.undone == 0
+        };
+        held.into_iter().all(is_there)
+    }
+
+    fn offsets_reach_the_end(&self) -> Result<(), String> {
+        for partition in 0..self.partitions {
+            let (_, end) = self
+                .kit
+                .log
+                .bounds(&at("t", partition))
+                .expect("a partition");
+            let stored = self.kit.offset("t", partition);
+            if stored != Some(end.to_string()) {
+                return Err(format!(
+                    "t-{partition} ends at {end} and its offset is {stored:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> String {
+        let mut lines = vec![format!("owners: {:?}", self.kit.owners("t"))];
+        lines.push(format!("ids: {:?}", self.kit.members()));
+        for process in &self.members {
+            let health = process.connector.as_ref().map(ConsumerConnector::health);
+            lines.push(format!("{}: {health:?}", process.name));
+        }
+        lines.join("\n")
+    }
+
+    fn requests(&self) -> u64 {
+        let sessions = self.kit.registry.sessions().into_iter();
+        let counts = sessions.flat_map(|session| session.requests);
+        let counted = counts.filter(|(kind, _)| !matches!(kind, Kind::Close | Kind::Unwatch));
+        counted.map(|(_, count)| count).sum()
+    }
+
+    fn judge(self, complaint: Option<String>) -> Outcome {
+        let limits = Limits::exact(ms(self.plan.session_ms));
+        let case = Case::new(GroupName::new(GROUP).expect("a good name"))
+            .with_ours(self.names.iter().map(String::as_str))
+            .with_history(history(&self.kit.registry.log()))
+            .with_events(self.facts.events())
+            .with_limits(limits);
+        Outcome {
+            verdict: case.judge(),
+            complaint,
+            hash: self.trace.hash(),
+            met: self.met.lock().expect("no panic").clone(),
+            requests: self.requests(),
+            counters: self.facts.counters(),
+            converged: self.converged,
+        }
+    }
+}
+
+async fn ended(task: JoinHandle<()>, what: &str) -> Result<(), String> {
+    match timeout(ms(60_000), task).await {
+        Err(_) => Err(format!("{what} does not end")),
+        Ok(Err(error)) if error.is_panic() => Err(format!("{what} panicked")),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// What a member tells, as facts and as counters.
+fn tell(facts: &Facts, member: &str, event: Event) {
+    match event {
+        Event::Joined { session, .. } => facts.note(member, Fact::Joined { session }),
+        Event::OffsetReset {
+            partition,
+            from,
+            to: Some(to),
+            ..
+        } => {
+            facts.count("reset");
+            facts.note(
+                member,
+                Fact::Reset {
+                    partition,
+                    from,
+                    to,
+                },
+            );
+        }
+        Event::Released {
+            partition,
+            undone,
+            is_forced,
+            ..
+        } => {
+            if is_forced {
+                facts.count("forced release");
+            }
+            let undone = undone as u64;
+            let released = Fact::Released {
+                partition,
+                undone,
+                is_forced,
+            };
+            facts.note(member, released);
+        }
+        Event::Lapsed => facts.count("lapse"),
+        Event::Resumed { .. } => facts.count("lapse then resume"),
+        Event::SessionLost { .. } => facts.count("session lost"),
+        Event::Waiting { .. } => facts.count("claim conflict"),
+        Event::Stuck { .. } => facts.count("stuck"),
+        Event::IdHeld { .. } => facts.count("own id held by an earlier session"),
+        Event::Lost { cause, .. } => facts.count(match cause {
+            evenkeel::event::LostCause::OwnerNodeGone => "owner node deleted by somebody else",
+            evenkeel::event::LostCause::RegistrationGone => "registration deleted by somebody else",
+            _ => "lost with the session",
+        }),
+        Event::RewindRepaired { .. } => facts.count("rewind repaired"),
+        Event::ForeignAdvance { .. } => facts.count("foreign advance"),
+        Event::CommitFailed { .. } => facts.count("commit failed"),
+        Event::ListenerFailed { call, reason } => {
+            facts.count("listener failed");
+            if !reason.contains("panicked") {
+                let name = call.to_owned();
+                facts.note(member, Fact::Overrun { name });
+            }
+        }
+        Event::Repaired { .. } => facts.count("self-check repaired"),
+        Event::ReadFailed { .. } => facts.count("read failed"),
+        Event::BrokersMissing { .. } => facts.count("brokers missing"),
+        Event::MemberMalformed { .. } => facts.count("registration nobody can read"),
+        _ => {}
+    }
+}

@@ -80,8 +80,13 @@ pub struct TxnLog {
 impl TxnLog {
     /// The log of a server, from its beginning.
     pub fn of(server: &ZooKeeper) -> Self {
+        Self::within(server.log_folder())
+    }
+
+    /// What lies in a folder, from its beginning.
+    pub fn within(folder: PathBuf) -> Self {
         Self {
-            folder: server.log_folder(),
+            folder,
             file: None,
             offset: HEADER,
         }

@@ -4,14 +4,16 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 
 use super::process::tell_watchdog;
 
-/// A network namespace. It is removed when it is dropped, or by the watchdog; the links that end in it go with it.
+/// A network namespace. It is removed with its network, or by the watchdog; the links that end in it go with it.
 pub struct Namespace {
     name: String,
+    is_removed: AtomicBool,
 }
 
 impl Namespace {
@@ -22,7 +24,8 @@ impl Namespace {
         let name = format!("evenkeel-{}-{number}", std::process::id());
         // The watchdog knows of it before it is there.
         tell_watchdog("net+", &name);
-        let namespace = Self { name };
+        let is_removed = AtomicBool::new(false);
+        let namespace = Self { name, is_removed };
         ip(&["netns", "add", &namespace.name])?;
         namespace.configure(&["link", "set", "lo", "up"])?;
         Ok(namespace)
@@ -60,11 +63,20 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// Takes its name away, after which nobody enters it; whoever still lives there does not see it.
+    fn remove(&self) {
+        if !self.is_removed.swap(true, Ordering::Relaxed) {
+            // One that could not be made is not there.
+            let _ = ip(&["netns", "del", &self.name]);
+            tell_watchdog("net-", &self.name);
+        }
+    }
+}
+
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // One that could not be made is not there.
-        let _ = ip(&["netns", "del", &self.name]);
-        tell_watchdog("net-", &self.name);
+        self.remove();
     }
 }
 
@@ -83,7 +95,7 @@ fn ip(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Namespaces that see each other, each with one address, and one more, the hub, from which all are seen.
+/// Namespaces that see each other, each with one address, and one more, the hub, from which all are seen. Dropping it removes them.
 pub struct Network {
     hub: Arc<Namespace>,
     nodes: Vec<Arc<Namespace>>,
@@ -150,6 +162,14 @@ impl Network {
     fn set(&self, node: usize, state: &str) {
         let done = self.hub.configure(&["link", "set", &port(node), state]);
         done.expect("a link of ours can be set");
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in self.nodes.iter().chain([&self.hub]) {
+            namespace.remove();
+        }
     }
 }
 

@@ -183,8 +183,9 @@ fn cut(
     );
     assert!(cut < last, "deliveries had ended before the cut");
     assert!(last < gone, "delivered when the partition was free");
-    // The proof was sent before the leader wrote it down; a half of T follows, and an eighth is allowed for a machine that is busy.
-    let lease = nanos(timeout / 2 + timeout / 8);
+    // The proof was sent before the leader wrote it down; a half of T follows, and a sixteenth is allowed for a machine that is busy. A read
+    // that renews the lease adds an eighth.
+    let lease = nanos(timeout / 2 + timeout / 16);
     assert!(last < proof + lease, "delivered when the lease was over");
     assert!(
         gone <= taken.at,

@@ -26,7 +26,7 @@ use crate::support::passed;
 /// A client gives its session up after 1.4 timeouts without a server. One that knows a single server tries it about 6.5 and 13 seconds after
 /// it was gone.
 fn plan() -> Vec<(Duration, Duration)> {
-    let mut plan = vec![(Duration::from_secs(10), Duration::from_secs(8))];
+    let mut plan = vec![(Duration::from_secs(10), Duration::from_secs(7))];
     if everything() {
         plan.push((Duration::from_secs(6), Duration::from_secs(60)));
     }
@@ -88,8 +88,8 @@ fn lose_the_quorum(stage: &mut Stage, timeout: Duration, outage: Duration) {
     for (member, session) in members.iter().zip(&sessions) {
         let proof = before.iter().rfind(|txn| txn.session == *session);
         let proof = clock.moment(proof.expect("it was registered").time_ms + 1);
-        // An eighth is allowed for a machine that is busy.
-        let over = proof + u64::try_from((timeout / 2 + timeout / 8).as_nanos()).expect("seconds");
+        // A sixteenth is allowed for a machine that is busy.
+        let over = proof + u64::try_from((timeout / 2 + timeout / 16).as_nanos()).expect("seconds");
         let deliveries = member.deliveries();
         let late = deliveries
             .iter()

@@ -80,6 +80,8 @@ fn cut_again_and_again(stage: &mut Stage, timeout: Duration, cuts: u32) {
     let tree = stage.ensemble.tree_of(leader);
     let (mut counted, mut void) = (0, 0);
     let mut least = Duration::MAX;
+    // In 3.4 one write that hangs, as our own probe does, holds up all answers of that server, those to pings as well.
+    let traps = !stage.ensemble.version().starts_with("3.4.");
     let manner = Manner {
         timeout,
         streams: PARTITIONS / 2,
@@ -90,15 +92,13 @@ fn cut_again_and_again(stage: &mut Stage, timeout: Duration, cuts: u32) {
     let rival = stage.join(leader, manner);
     while counted < cuts {
         stage.settle(&tree, &[&member, &rival]);
-        match cut(stage, [leader, follower], [&member, &rival], timeout) {
-            Some(margin) => {
-                counted += 1;
-                least = least.min(margin);
-            }
-            None => {
-                void += 1;
-                assert!(void <= REPEATS, "pings are never answered for long enough");
-            }
+        let cut = cut(stage, [leader, follower], [&member, &rival], timeout);
+        least = least.min(cut.margin);
+        if cut.is_trap || !traps {
+            counted += 1;
+        } else {
+            void += 1;
+            assert!(void <= REPEATS, "pings are never answered for long enough");
         }
         let now_led_by = stage.ensemble.wait_until_whole();
         assert_eq!(now_led_by, leader, "the leader never lost its quorum");
@@ -117,14 +117,20 @@ fn cut_again_and_again(stage: &mut Stage, timeout: Duration, cuts: u32) {
     until(what, support::LONG, || tree.members("g").is_empty());
 }
 
-/// One cut. Gives how long before the end of its ownerships the member was given its last message; nothing if pings ended as early, so that
-/// it could have known.
+/// What a cut came to.
+struct Cut {
+    /// So long before the end of its ownerships the member was given its last message.
+    margin: Duration,
+    /// Pings were answered until after that end: whoever goes by them does not know of it.
+    is_trap: bool,
+}
+
 fn cut(
     stage: &Stage,
     [leader, follower]: [usize; 2],
     [member, rival]: [&Child; 2],
     timeout: Duration,
-) -> Option<Duration> {
+) -> Cut {
     let (mut log, before) = stage.log_of(leader);
     let session = session(&windows(&before), member);
     let pinger = Pinger::start(stage.ensemble.server(follower), timeout);
@@ -191,7 +197,10 @@ fn cut(
         gone <= taken.at,
         "the rival was given messages before the partition was free"
     );
-    (answered > gone).then(|| Duration::from_nanos(gone - last))
+    Cut {
+        margin: Duration::from_nanos(gone - last),
+        is_trap: answered > gone,
+    }
 }
 
 /// Waits until the rival is given a message of one of these partitions in an ownership that began after this transaction; gives the first.

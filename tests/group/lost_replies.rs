@@ -133,12 +133,15 @@ async fn try_with(version: u32, what: What, fate: Fate, is_session_lost: bool) {
 /// Nobody but the members wrote, so that none of them can have met a foreign hand.
 fn assert_nothing_foreign(member: &mut Member, words: &str) {
     for event in member.told() {
-        let is_foreign = matches!(
-            event,
-            Event::RewindRepaired { .. } | Event::ForeignAdvance { .. } | Event::Repaired { .. }
-        );
-        assert!(!is_foreign, "{words}: {event}");
+        assert!(!is_foreign(&event), "{words}: {event}");
     }
+}
+
+fn is_foreign(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::RewindRepaired { .. } | Event::ForeignAdvance { .. } | Event::Repaired { .. }
+    )
 }
 
 /// I3.
@@ -187,4 +190,46 @@ async fn a_session_that_ends_while_a_write_is_under_way_leaves_nothing_wrong() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_outcome_nobody_could_tell_is_no_foreign_hand_later() {
+    // O3
+    let mut kit = Kit::on(MemoryRegistry::new());
+    kit.create("t", 1);
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let flag = is_bad.clone();
+    // Commits are carried out and not answered, and the look at what came of them is lost as well.
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if !flag.load(Ordering::SeqCst) || !request.concerns(&Kit::offset_path("t", 0)) {
+            Fate::Deliver
+        } else if request.is_write() {
+            Fate::LoseAfter
+        } else {
+            Fate::LoseBefore
+        }
+    });
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_millis(400);
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    for is_bad_now in [false, true, true, false] {
+        is_bad.store(is_bad_now, Ordering::SeqCst);
+        kit.send("t", 1);
+        sleep(Duration::from_secs(1)).await;
+    }
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    let told = member.told();
+    let has_failed = |event: &Event| matches!(event, Event::CommitFailed { .. });
+    assert!(told.iter().any(has_failed), "{told:?}");
+    let foreign = told.iter().find(|event| is_foreign(event));
+    assert_eq!(foreign, None);
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("4"));
+    // One that is foreign is told all the same.
+    kit.registry.put(&Kit::offset_path("t", 0), "2");
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert!(member.told().iter().any(is_foreign));
 }

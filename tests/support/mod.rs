@@ -1,4 +1,5 @@
-//! Real servers, real old members and what a test needs to talk to them: every one started by the test itself, on a free port of 127.0.0.1.
+//! Real servers, real old members and what a test needs to talk to them: every one started by the test itself, on a free port of 127.0.0.1,
+//! or as an ensemble in network namespaces of its own.
 //!
 //! Everything here blocks and may be called from anywhere. Every wait has a deadline and says what it was waiting for. What is started is
 //! stopped when it is dropped, and also when the test process dies in whatever way (`process.rs`).
@@ -8,13 +9,17 @@
 mod broker;
 mod cache;
 mod child;
+mod ensemble;
 #[cfg(feature = "testing")]
 mod journal;
 mod member;
+mod netns;
 mod ours;
+mod pinger;
 mod process;
 mod produce;
 mod reading;
+mod time;
 mod tree;
 mod txnlog;
 #[cfg(feature = "testing")]
@@ -28,7 +33,13 @@ pub use broker::BrokerOptions;
 pub use cache::Jars;
 pub use cache::run_class;
 pub use child::Child;
+pub use child::Delivery;
+pub use child::OwnLog;
+pub use child::Told;
 pub use child::obey;
+pub use ensemble::Ensemble;
+pub use ensemble::EnsembleOptions;
+pub use ensemble::Saved;
 #[cfg(feature = "testing")]
 pub use journal::Journal;
 pub use member::JvmMember;
@@ -40,9 +51,11 @@ pub use ours::Ours;
 pub use ours::block_on;
 pub use ours::config;
 pub use ours::config_below;
+pub use pinger::Pinger;
 pub use process::Output;
 pub use process::Process;
 pub use process::free_port;
+pub use process::random;
 pub use process::scratch;
 pub use produce::Flow;
 pub use produce::Producer;
@@ -50,6 +63,8 @@ pub use produce::Sent;
 pub use reading::Got;
 pub use reading::Reading;
 pub use reading::nothing_more;
+pub use time::WallClock;
+pub use time::now;
 pub use tree::Tree;
 pub use tree::run_async;
 pub use txnlog::Change;
@@ -60,6 +75,7 @@ pub use verify::CaseFile;
 #[cfg(feature = "testing")]
 pub use verify::verify;
 pub use versions::broker_versions;
+pub use versions::ensemble_versions;
 pub use versions::everything;
 pub use versions::jvm_versions;
 pub use versions::passed;

@@ -1,8 +1,10 @@
 //! Child processes that never outlive the test.
 //!
 //! Each test process has one scratch folder and one watchdog, a shell that reads from a pipe. When the pipe closes, because the test process
-//! is gone for whatever reason, it kills every process that is still on its list and removes the folder. `EVENKEEL_KEEP=1` keeps the folder.
+//! is gone for whatever reason, it kills every process that is still on its list, removes the network namespaces that are, and then the
+//! folder. `EVENKEEL_KEEP=1` keeps the folder.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -23,13 +25,17 @@ use super::wait::until_some;
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP QUIT
 list=' '
-while read -r word pid; do
+nets=' '
+while read -r word what; do
     case $word in
-        + ) list="$list$pid " ;;
-        - ) list="${list%% $pid *} ${list#* $pid }" ;;
+        + ) list="$list$what " ;;
+        - ) list="${list%% $what *} ${list#* $what }" ;;
+        net+ ) nets="$nets$what " ;;
+        net- ) nets="${nets%% $what *} ${nets#* $what }" ;;
     esac
 done
 for pid in $list; do kill -9 "$pid" 2>/dev/null; done
+for net in $nets; do ip netns del "$net"; done
 [ -n "$EVENKEEL_KEEP" ] || rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 "#;
 
@@ -62,9 +68,10 @@ fn watchdog() -> &'static Mutex<Watchdog> {
     })
 }
 
-fn tell_watchdog(word: char, pid: u32) {
+/// `+` and `-` with a process id, `net+` and `net-` with the name of a network namespace.
+pub(super) fn tell_watchdog(word: &str, what: impl Display) {
     let mut watchdog = watchdog().lock().unwrap();
-    writeln!(watchdog.pipe, "{word} {pid}").expect("the watchdog lives as long as we do");
+    writeln!(watchdog.pipe, "{word} {what}").expect("the watchdog lives as long as we do");
 }
 
 /// A new folder of its own below this test process's scratch folder.
@@ -103,7 +110,7 @@ impl Process {
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("{name} cannot be started: {error}"));
-        tell_watchdog('+', child.id());
+        tell_watchdog("+", child.id());
         Self {
             name: name.to_string(),
             child,
@@ -134,7 +141,7 @@ impl Process {
             && let Some(status) = self.child.try_wait().expect("a child can be asked for")
         {
             self.ended = Some(status);
-            tell_watchdog('-', self.child.id());
+            tell_watchdog("-", self.child.id());
         }
         self.ended.is_none()
     }

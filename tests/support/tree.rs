@@ -2,32 +2,44 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::time::Duration;
 use std::time::Instant;
 
+use tokio::runtime::Runtime;
 use zookeeper_client::Acls;
 use zookeeper_client::Client;
 use zookeeper_client::CreateMode;
 use zookeeper_client::Error;
 use zookeeper_client::Stat;
 
+use super::netns::Namespace;
 use super::wait::LONG;
 use super::wait::until_some;
 use super::zookeeper::ZooKeeper;
 
 /// Runs a future on a runtime that all of the support shares, and blocks for its answer. May be called from anywhere.
 pub fn run_async<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    static ONE: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    let runtime = ONE.get_or_init(|| {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime can be started")
-    });
+    static ONE: OnceLock<Runtime> = OnceLock::new();
+    run_on(ONE.get_or_init(|| runtime(|| ())), work)
+}
+
+fn runtime(on_thread_start: impl Fn() + Send + Sync + 'static) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .on_thread_start(on_thread_start)
+        .build()
+        .expect("a runtime can be started")
+}
+
+fn run_on<T: Send + 'static>(
+    runtime: &Runtime,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
     let (answer, answered) = mpsc::sync_channel(1);
     runtime.spawn(async move {
         let _ = answer.send(work.await);
@@ -40,6 +52,25 @@ pub struct Tree {
     address: String,
     version: (u32, u32, u32),
     client: Mutex<Client>,
+    within: Within,
+}
+
+/// Where a session's sockets are opened: within the network of the test's process, or within a namespace, by a thread that lives there.
+#[derive(Clone, Default)]
+struct Within(Option<Arc<Runtime>>);
+
+impl Within {
+    fn namespace(namespace: &Arc<Namespace>) -> Self {
+        let namespace = namespace.clone();
+        Self(Some(Arc::new(runtime(move || namespace.move_in()))))
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        match &self.0 {
+            Some(runtime) => run_on(runtime, work),
+            None => run_async(work),
+        }
+    }
 }
 
 impl Tree {
@@ -51,17 +82,26 @@ impl Tree {
     /// Connects below a chroot, for example `/kafka`. The chroot need not exist, [`Tree::make`] of `/` is not needed for a look.
     pub fn connect_below(server: &ZooKeeper, chroot: &str) -> Self {
         let address = format!("{}{chroot}", server.connect_string());
-        let mut numbers = server
-            .version()
+        Self::connect_within(Within::default(), address, server.version())
+    }
+
+    /// Connects to the servers of this connect string from within a namespace.
+    pub fn connect_from(namespace: &Arc<Namespace>, address: String, version: &str) -> Self {
+        Self::connect_within(Within::namespace(namespace), address, version)
+    }
+
+    fn connect_within(within: Within, address: String, version: &str) -> Self {
+        let mut numbers = version
             .split('.')
             .map(|part| part.parse().expect("a version is made of numbers"));
         let mut next = || numbers.next().unwrap_or(0);
         let version = (next(), next(), next());
-        let client = Mutex::new(connect(&address, version));
+        let client = Mutex::new(connect(&within, &address, version));
         Self {
             address,
             version,
             client,
+            within,
         }
     }
 
@@ -205,9 +245,9 @@ impl Tree {
         let what = format!("{what} on {}", self.address);
         until_some(&what, LONG, || {
             let mut client = self.client.lock().unwrap();
-            match run_async(work(client.clone())) {
+            match self.within.run(work(client.clone())) {
                 Err(Error::SessionExpired | Error::ClientClosed) => {
-                    *client = connect(&self.address, self.version);
+                    *client = connect(&self.within, &self.address, self.version);
                     None
                 }
                 Err(Error::ConnectionLoss) => None,
@@ -225,11 +265,11 @@ fn absent_is_none<T>(answer: Result<T, Error>) -> Option<T> {
     }
 }
 
-fn connect(address: &str, (major, minor, patch): (u32, u32, u32)) -> Client {
+fn connect(within: &Within, address: &str, (major, minor, patch): (u32, u32, u32)) -> Client {
     let what = format!("a session with {address}");
     until_some(&what, LONG, || {
         let address = address.to_string();
-        run_async(async move {
+        within.run(async move {
             let mut connector = Client::connector();
             if (major, minor) < (3, 5) {
                 connector = connector.with_server_version(major, minor, patch);

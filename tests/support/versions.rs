@@ -14,6 +14,11 @@ pub fn zookeeper_versions() -> Vec<&'static str> {
     wanted("zookeeper")
 }
 
+/// ZooKeeper servers of which three are tested together, oldest first.
+pub fn ensemble_versions() -> Vec<&'static str> {
+    wanted("ensemble")
+}
+
 /// Kafka brokers, oldest first.
 pub fn broker_versions() -> Vec<&'static str> {
     wanted("broker")
@@ -33,7 +38,7 @@ fn wanted(kind: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Enters into the matrix that a test of this group passed beside these. `kind` is `zookeeper`, `broker` or `member`. Does nothing when no
+/// Enters into the matrix that a test of this group passed beside these. `kind` is `zookeeper`, `ensemble`, `broker` or `member`. Does nothing when no
 /// matrix is kept.
 pub fn passed(group: &str, beside: &[(&str, &str)]) {
     let Some(path) = std::env::var_os("EVENKEEL_MATRIX") else {

@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 use std::io::Read;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::net::TcpStream;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
 use super::cache::Jars;
+use super::netns::Namespace;
 use super::process;
 use super::process::Output;
 use super::process::Process;
@@ -42,13 +45,43 @@ impl Default for ZooKeeperOptions {
     }
 }
 
-/// A running standalone server with a folder of its own. Dropping it kills it.
+/// Where a server listens, and nowhere else.
+#[derive(Clone)]
+pub struct Place {
+    /// The address.
+    pub host: Ipv4Addr,
+    /// The port for clients.
+    pub port: u16,
+    /// The namespace that has the address; none for 127.0.0.1.
+    pub namespace: Option<Arc<Namespace>>,
+}
+
+impl Place {
+    /// A port of 127.0.0.1 nobody listens on.
+    fn free() -> Self {
+        Self {
+            host: Ipv4Addr::LOCALHOST,
+            port: process::free_port(),
+            namespace: None,
+        }
+    }
+
+    /// Does something where the server can be reached.
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.namespace {
+            Some(namespace) => namespace.enter(work),
+            None => work(),
+        }
+    }
+}
+
+/// A running server with a folder of its own: one alone, or one of an ensemble. Dropping it kills it.
 pub struct ZooKeeper {
     version: String,
     options: ZooKeeperOptions,
     jars: Jars,
     folder: PathBuf,
-    port: u16,
+    place: Place,
     process: Process,
 }
 
@@ -63,17 +96,7 @@ impl ZooKeeper {
         let jars = Jars::zookeeper(version);
         let folder = process::scratch(&format!("zookeeper-{version}"));
         for _ in 0..5 {
-            let port = process::free_port();
-            write_config(&folder, port, &options);
-            let process = spawn(version, &jars, &folder, &options);
-            let mut server = Self {
-                version: version.to_string(),
-                options: options.clone(),
-                jars: jars.clone(),
-                folder: folder.clone(),
-                port,
-                process,
-            };
+            let mut server = Self::begin(version, &jars, &folder, Place::free(), &options);
             if server.serves() {
                 return server;
             }
@@ -84,22 +107,62 @@ impl ZooKeeper {
         );
     }
 
+    /// Starts the server of this number (from 1) in an ensemble, which the lines of its options describe. Waits for nothing: none serves
+    /// before the others are there.
+    pub fn begin_one(
+        number: usize,
+        version: &str,
+        place: Place,
+        options: ZooKeeperOptions,
+    ) -> Self {
+        let jars = Jars::zookeeper(version);
+        let folder = process::scratch(&format!("zookeeper-{version}-{number}"));
+        let data = data_of(&folder);
+        std::fs::create_dir(&data).expect("a folder of our own");
+        std::fs::write(data.join("myid"), number.to_string()).expect("myid can be written");
+        Self::begin(version, &jars, &folder, place, &options)
+    }
+
+    fn begin(
+        version: &str,
+        jars: &Jars,
+        folder: &Path,
+        place: Place,
+        options: &ZooKeeperOptions,
+    ) -> Self {
+        write_config(folder, &place, options);
+        let process = spawn(version, jars, folder, &place, options);
+        Self {
+            version: version.to_string(),
+            options: options.clone(),
+            jars: jars.clone(),
+            folder: folder.to_path_buf(),
+            place,
+            process,
+        }
+    }
+
     /// The release.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// `127.0.0.1:PORT`, to which a chroot can be added.
+    /// `127.0.0.1:PORT`, to which a chroot can be added; of one in a namespace, its address there.
     pub fn connect_string(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.place.host, self.place.port)
     }
 
-    /// The port of 127.0.0.1.
+    /// Its port for clients.
     pub fn port(&self) -> u16 {
-        self.port
+        self.place.port
     }
 
-    /// Where its transaction log lies.
+    /// The namespace in which it runs, if it has one.
+    pub fn namespace(&self) -> Option<&Arc<Namespace>> {
+        self.place.namespace.as_ref()
+    }
+
+    /// Where its transaction log and its snapshots lie.
     pub fn log_folder(&self) -> PathBuf {
         data_of(&self.folder).join("version-2")
     }
@@ -136,8 +199,7 @@ impl ZooKeeper {
 
     /// Starts it again, on the same port with the same data, and waits until it serves. One that still runs is killed first.
     pub fn restart(&mut self) {
-        self.process.kill();
-        self.process = spawn(&self.version, &self.jars, &self.folder, &self.options);
+        self.begin_again();
         assert!(
             self.serves(),
             "ZooKeeper {} lost its port; {}",
@@ -146,9 +208,40 @@ impl ZooKeeper {
         );
     }
 
+    /// The same without waiting for anything.
+    pub fn begin_again(&mut self) {
+        self.process.kill();
+        self.process = spawn(
+            &self.version,
+            &self.jars,
+            &self.folder,
+            &self.place,
+            &self.options,
+        );
+    }
+
+    /// Whether its process runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
+    /// What it is at present, `leader`, `follower` or `standalone`; none while it serves nobody.
+    pub fn mode(&mut self) -> Option<String> {
+        if !self.is_running() {
+            return None;
+        }
+        let answer = self.ask("srvr")?;
+        let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+        mode.map(str::to_owned)
+    }
+
     /// Sends a four letter word (`srvr`, `mntr`, `cons`, …). `None` when nothing answers within two seconds.
     pub fn ask(&self, word: &str) -> Option<String> {
-        let address = ([127, 0, 0, 1], self.port).into();
+        self.place.enter(|| self.ask_here(word))
+    }
+
+    fn ask_here(&self, word: &str) -> Option<String> {
+        let address = (self.place.host, self.place.port).into();
         let limit = Duration::from_secs(2);
         let mut socket = TcpStream::connect_timeout(&address, limit).ok()?;
         socket.set_read_timeout(Some(limit)).ok()?;
@@ -193,15 +286,16 @@ fn log_of(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-fn write_config(folder: &Path, port: u16, options: &ZooKeeperOptions) {
+fn write_config(folder: &Path, place: &Place, options: &ZooKeeperOptions) {
     let data = data_of(folder).display().to_string();
     let ZooKeeperOptions {
         tick_ms,
         max_session_ms,
         ..
     } = options;
+    let Place { host, port, .. } = place;
     let mut text = format!(
-        "tickTime={tick_ms}\nmaxSessionTimeout={max_session_ms}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
+        "tickTime={tick_ms}\nmaxSessionTimeout={max_session_ms}\ndataDir={data}\nclientPort={port}\nclientPortAddress={host}\n\
          maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
     );
     for line in &options.lines {
@@ -210,7 +304,13 @@ fn write_config(folder: &Path, port: u16, options: &ZooKeeperOptions) {
     std::fs::write(folder.join("zoo.cfg"), text).expect("zoo.cfg can be written");
 }
 
-fn spawn(version: &str, jars: &Jars, folder: &Path, options: &ZooKeeperOptions) -> Process {
+fn spawn(
+    version: &str,
+    jars: &Jars,
+    folder: &Path,
+    place: &Place,
+    options: &ZooKeeperOptions,
+) -> Process {
     let mut flags = vec![
         format!("-Xmx{}m", options.heap_mb),
         "-Djava.net.preferIPv4Stack=true".to_string(),
@@ -223,10 +323,6 @@ fn spawn(version: &str, jars: &Jars, folder: &Path, options: &ZooKeeperOptions) 
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
         .arg(folder.join("zoo.cfg"))
         .current_dir(folder);
-    Process::start(
-        &format!("ZooKeeper {version}"),
-        &mut command,
-        &log_of(folder),
-        Output::Log,
-    )
+    let name = format!("ZooKeeper {version}");
+    place.enter(|| Process::start(&name, &mut command, &log_of(folder), Output::Log))
 }

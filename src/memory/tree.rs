@@ -308,8 +308,10 @@ impl Tree {
 fn expected(node: Option<Shadow>, version: Option<i32>) -> Result<Shadow, Fault> {
     let node = node.ok_or(Fault::NoNode)?;
     match version {
-        Some(version) if version != node.version => Err(Fault::BadVersion),
-        _ => Ok(node),
+        // On the wire, minus one stands for any.
+        None | Some(-1) => Ok(node),
+        Some(version) if version == node.version => Ok(node),
+        Some(_) => Err(Fault::BadVersion),
     }
 }
 
@@ -436,6 +438,8 @@ mod tests {
         assert_eq!(fault(check("/a", Some(1))), Fault::BadVersion);
         assert_eq!(fault(delete("/a", None)), Fault::NotEmpty);
         assert_eq!(fault(delete("/a", Some(4))), Fault::BadVersion);
+        assert_eq!(fault(delete("/a", Some(-1))), Fault::NotEmpty);
+        assert_eq!(fault(set("/a", Some(-2))), Fault::BadVersion);
         assert!(matches!(fault(create("/e/x")), Fault::Refused(_)));
         assert!(matches!(fault(delete("/", None)), Fault::Refused(_)));
         assert_eq!(fault(create("/")), Fault::NodeExists);

@@ -419,15 +419,18 @@ struct Call {
 impl Call {
     async fn send(&self, request: Request) -> Result<Answer, MultiFault> {
         let refused = |fault| MultiFault { index: None, fault };
+        if request.ops.iter().map(Op::size).sum::<usize>() > LIMIT {
+            return Err(refused(Fault::TooLarge));
+        }
+        if self.is_over() {
+            return Err(refused(Fault::SessionLost));
+        }
         for (index, op) in request.ops.iter().enumerate() {
             let index = Some(index);
             check_path(op.path()).map_err(|fault| MultiFault { index, fault })?;
         }
         if !request.path.is_empty() {
             check_path(&request.path).map_err(refused)?;
-        }
-        if request.ops.iter().map(Op::size).sum::<usize>() > LIMIT {
-            return Err(refused(Fault::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
         let fate = self.ensemble.fate(&request);
@@ -437,6 +440,13 @@ impl Call {
         // An answer never comes within the same turn, or a test would see fewer interleavings than there are.
         tokio::task::yield_now().await;
         outcome.unwrap_or(Err(refused(Fault::SessionLost)))
+    }
+
+    fn is_over(&self) -> bool {
+        self.ensemble.with(|world| {
+            let session = world.sessions.get(&self.session);
+            session.is_none_or(|s| s.is_over || s.is_closing)
+        })
     }
 
     fn watch(&self, answer: &mut Answer) -> Watch {

@@ -179,8 +179,9 @@ impl Player<'_> {
             Step::Drop { client } => line.answers.push(self.let_go(*client).await),
             Step::Unwatch { client, which } => {
                 self.unwatch(*client, *which);
-                // That may have cost the connection.
+                // A server of 3.4 hangs up over it, and may still answer the first request after it.
                 if let Some(client) = &self.clients[*client] {
+                    settle(&*client.connection, &self.root).await;
                     settle(&*client.connection, &self.root).await;
                 }
             }

@@ -15,8 +15,8 @@ use crate::registry::{
     Connection, Dialect, Fault, Fired, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
 };
 
-/// What a server takes in one request, in bytes.
-const LIMIT: usize = 1024 * 1024;
+/// What is sent in one request, in bytes: what a server takes, less what a leader adds when it passes the request on.
+const LIMIT: usize = 1024 * 1024 - 4096;
 
 /// An ensemble within the process, with ZooKeeper's manners. A clone is another handle of the same ensemble.
 ///

@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 
 use super::script::Ask;
 use super::script::CLIENTS;
+use super::script::Data;
 use super::script::Script;
 use super::script::Step;
 use super::script::Write;
@@ -224,12 +225,15 @@ impl Pen {
         node.is_some_and(|node| version.is_none_or(|version| [-1, node.version].contains(&version)))
     }
 
-    fn data(&mut self) -> String {
-        match self.dice.random_range(0..8) {
-            0 => String::new(),
-            1 => "long ".repeat(self.dice.random_range(1..10)),
-            _ => self.dice.random_range(0..100).to_string(),
-        }
+    fn data(&mut self) -> Data {
+        let (text, times) = match self.dice.random_range(0..100) {
+            // About as much as a server takes.
+            0 => ("x".to_owned(), self.dice.random_range(1_043_000..1_046_000)),
+            1..10 => (String::new(), 1),
+            10..20 => ("long ".to_owned(), self.dice.random_range(1..10)),
+            _ => (self.dice.random_range(0..100).to_string(), 1),
+        };
+        Data { text, times }
     }
 
     /// On the wire, minus one stands for any.

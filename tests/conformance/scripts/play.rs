@@ -52,7 +52,8 @@ pub async fn play(stage: Stage<'_>, script: &Script) -> Transcript {
     static PLAYS: AtomicUsize = AtomicUsize::new(0);
     let play = PLAYS.fetch_add(1, Ordering::Relaxed);
     let observer = open(stage, stage.dialect).await;
-    let root = format!("/s{}-{play}", script.seed);
+    // As long as any other: there is a limit to the size of a request.
+    let root = format!("/s{:020}-{play:010}", script.seed);
     observer.create(&root, b"", false).await.unwrap();
     let mut player = Player {
         stage,
@@ -171,7 +172,13 @@ impl Player<'_> {
             }
             Step::Close { client } => {
                 let answer = match &self.clients[*client] {
-                    Some(client) => soon(client.connection.close().map(|()| Answer::Done)).await,
+                    Some(client) => {
+                        let closed = client
+                            .connection
+                            .close()
+                            .then(|()| client.connection.ended());
+                        soon(closed.map(|()| Answer::Done)).await
+                    }
                     None => Answer::Nobody,
                 };
                 line.answers.push(answer);
@@ -348,7 +355,7 @@ impl Player<'_> {
                 data,
                 ephemeral,
             } => {
-                let sent = connection.create(&self.path(path), data.as_bytes(), *ephemeral);
+                let sent = connection.create(&self.path(path), &data.bytes(), *ephemeral);
                 sent.await.map_err(fault)?;
                 Ok(Answer::Done)
             }
@@ -357,7 +364,7 @@ impl Player<'_> {
                 data,
                 version,
             } => {
-                let sent = connection.set(&self.path(path), data.as_bytes(), *version);
+                let sent = connection.set(&self.path(path), &data.bytes(), *version);
                 Ok(Answer::Node(sent.await.map_err(fault)?))
             }
             Write::Delete { path, version } => {
@@ -389,7 +396,7 @@ impl Player<'_> {
                 ephemeral,
             } => Op::Create {
                 path: self.path(path),
-                data: data.clone().into_bytes(),
+                data: data.bytes(),
                 ephemeral: *ephemeral,
             },
             Write::Set {
@@ -398,7 +405,7 @@ impl Player<'_> {
                 version,
             } => Op::Set {
                 path: self.path(path),
-                data: data.clone().into_bytes(),
+                data: data.bytes(),
                 version: *version,
             },
             Write::Delete { path, version } => Op::Delete {

@@ -40,6 +40,28 @@ pub enum Ask {
     Multi(Vec<Write>),
 }
 
+/// What is written: a text so many times, so that what is large is still told in few words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    pub text: String,
+    pub times: usize,
+}
+
+impl Data {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.text.repeat(self.times).into_bytes()
+    }
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.times {
+            1 => write!(f, "{:?}", self.text),
+            times => write!(f, "{times} * {:?}", self.text),
+        }
+    }
+}
+
 /// A request of its own, or a step of a transaction; a check is always the latter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
@@ -49,12 +71,12 @@ pub enum Write {
     },
     Create {
         path: String,
-        data: String,
+        data: Data,
         ephemeral: bool,
     },
     Set {
         path: String,
-        data: String,
+        data: Data,
         version: Option<i32>,
     },
     Delete {
@@ -120,14 +142,14 @@ impl fmt::Display for Write {
                 ephemeral,
             } => {
                 let kind = if *ephemeral { " ephemeral" } else { "" };
-                return write!(f, "create{kind} {path:?} {data:?}");
+                return write!(f, "create{kind} {path:?} {data}");
             }
             Self::Set {
                 path,
                 data,
                 version,
             } => {
-                write!(f, "set {path:?} {data:?}")?;
+                write!(f, "set {path:?} {data}")?;
                 version
             }
             Self::Delete { path, version } => {

@@ -91,9 +91,7 @@ impl Names<'_> {
             Answer::Done => "done".to_owned(),
             Answer::Missing => "no node".to_owned(),
             Answer::Node(stat) => self.stat(stat),
-            Answer::Data(data, stat) => {
-                format!("{:?} {}", String::from_utf8_lossy(data), self.stat(stat))
-            }
+            Answer::Data(data, stat) => format!("{} {}", text(data), self.stat(stat)),
             Answer::Names(names, stat) => format!("{names:?} {}", self.stat(stat)),
             Answer::Steps(steps) => {
                 let step = |stat: &Option<Stat>| match stat {
@@ -124,6 +122,15 @@ impl Names<'_> {
             rank(stat.czxid),
             rank(stat.mzxid)
         )
+    }
+}
+
+/// Of what is large, the end and the length.
+fn text(data: &[u8]) -> String {
+    let text = String::from_utf8_lossy(data);
+    match data.len() {
+        0..100 => format!("{text:?}"),
+        length => format!("..{:?} of {length}", &text[text.len() - 10..]),
     }
 }
 

@@ -20,7 +20,8 @@ const LIMIT: usize = 1024 * 1024 - 4096;
 
 /// An ensemble within the process, with ZooKeeper's manners. A clone is another handle of the same ensemble.
 ///
-/// It keeps every line of [`Connection`], and of ZooKeeper itself: a transaction number for each write that reaches it,
+/// It answers as real servers do, to which random scripts of requests are put as well. It keeps every line of
+/// [`Connection`], and of ZooKeeper itself: a transaction number for each write that reaches it,
 /// those that fail included; versions that start at 0; parents that must exist and must not be ephemeral; watches that
 /// fire once, before the same connection can read what they tell of; sessions that end when the ensemble has not heard
 /// of them for the granted timeout, rounded up to its next tick. A connection sends its heartbeats by itself as long as
@@ -95,7 +96,8 @@ impl MemoryRegistry {
 
     /// The servers' version. Below 3.5 they speak [`Dialect::V3_4`] only: the create of a newer client is answered with
     /// [`Fault::Unsupported`] and a broken connection, a transaction that creates with the fault alone, and a watch
-    /// that is dropped before it fired breaks the connection.
+    /// that is dropped before it fired breaks the connection. (With real servers it does not when the session watches
+    /// the same node for the same once more.)
     #[must_use]
     pub fn with_version(self, major: u32, minor: u32) -> Self {
         self.ensemble.with(|world| world.version = (major, minor));

@@ -37,6 +37,7 @@ enum Bend {
     WrongFault,
     NoCversion,
     NewToken,
+    Backwards,
     LateRequests,
     EphemeralsStay,
     WrongStep,
@@ -80,6 +81,9 @@ impl BentConnection {
         }
         if self.bend == Bend::NewToken {
             stat.czxid = stat.mzxid;
+        }
+        if self.bend == Bend::Backwards {
+            (stat.czxid, stat.mzxid) = (-stat.czxid, -stat.mzxid);
         }
         stat
     }
@@ -281,6 +285,7 @@ planted! {
     a_wrong_fault_for_a_missing_parent_is_found: WrongFault, OneByOne;
     children_that_are_not_counted_are_found: NoCversion, OneByOne;
     a_token_that_a_write_changes_is_found: NewToken, OneByOne;
+    transactions_numbered_backwards_are_found: Backwards, OneByOne;
     an_ephemeral_node_that_stays_is_found: EphemeralsStay, OneByOne;
     a_transaction_that_names_a_wrong_step_is_found: WrongStep, OneByOne;
     requests_out_of_order_are_found: LateRequests, Pipelined;

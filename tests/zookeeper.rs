@@ -118,7 +118,12 @@ mod random {
             println!("ZooKeeper {version}");
             let host = shared(version);
             run(async {
-                let (real, memory) = (registry(&host), in_memory(version));
+                // Longer than any pause of a busy machine.
+                let real = ZkRegistry::new(ZkSettings {
+                    session_timeout: Duration::from_secs(60),
+                    ..settings(&host)
+                });
+                let memory = in_memory(version);
                 let stage = |registry| Stage {
                     registry,
                     dialect: dialect(version),

@@ -1,6 +1,9 @@
 //! Real servers keep the promises of a registry, the same as the in-memory one; and what only real servers can show.
 
 mod conformance;
+#[cfg(feature = "testing")]
+#[path = "conformance/scripts/mod.rs"]
+mod scripts;
 mod support;
 
 use std::collections::BTreeMap;
@@ -91,6 +94,59 @@ mod servers {
     }
 
     every_check!(with_servers);
+}
+
+/// Random scripts, played with every release of the server and in memory: the answers are the same.
+#[cfg(feature = "testing")]
+mod random {
+    use evenkeel::memory::MemoryRegistry;
+
+    use super::scripts::Pair;
+    use super::scripts::draw::Habit;
+    use super::scripts::play::Stage;
+    use super::scripts::scripts;
+    use super::*;
+
+    fn in_memory(version: &str) -> MemoryRegistry {
+        let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+        let (major, minor) = (numbers.next().unwrap(), numbers.next().unwrap());
+        MemoryRegistry::new().with_version(major, minor)
+    }
+
+    fn are_answered_alike(habit: Habit) {
+        for version in zookeeper_versions() {
+            println!("ZooKeeper {version}");
+            let host = shared(version);
+            run(async {
+                // Longer than any pause of a busy machine.
+                let real = ZkRegistry::new(ZkSettings {
+                    session_timeout: Duration::from_secs(60),
+                    ..settings(&host)
+                });
+                let memory = in_memory(version);
+                let stage = |registry| Stage {
+                    registry,
+                    dialect: dialect(version),
+                };
+                let pair = Pair {
+                    one: stage(&real),
+                    other: stage(&memory),
+                };
+                pair.are_alike(scripts(habit)).await;
+            });
+            passed("registry", &[("zookeeper", version)]);
+        }
+    }
+
+    #[test]
+    fn random_scripts_are_answered_alike_in_memory_and_by_real_servers() {
+        are_answered_alike(Habit::OneByOne);
+    }
+
+    #[test]
+    fn random_requests_in_one_pipe_are_answered_alike_in_memory_and_by_real_servers() {
+        are_answered_alike(Habit::Pipelined);
+    }
 }
 
 async fn open(registry: &ZkRegistry, version: &str) -> Arc<dyn Connection> {

@@ -16,12 +16,13 @@ use crate::registry::{
     Connection, Dialect, Fault, Fired, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
 };
 
-/// What a server takes in one request, in bytes.
-const LIMIT: usize = 1024 * 1024;
+/// What is sent in one request, in bytes: what a server takes, less what a leader adds when it passes the request on.
+const LIMIT: usize = 1024 * 1024 - 4096;
 
 /// An ensemble within the process, with ZooKeeper's manners. A clone is another handle of the same ensemble.
 ///
-/// It keeps every line of [`Connection`], and of ZooKeeper itself: a transaction number for each write that reaches it,
+/// It answers as real servers do, to which random scripts of requests are put as well. It keeps every line of
+/// [`Connection`], and of ZooKeeper itself: a transaction number for each write that reaches it,
 /// those that fail included; versions that start at 0; parents that must exist and must not be ephemeral; watches that
 /// fire once, before the same connection can read what they tell of; sessions that end when the ensemble has not heard
 /// of them for the granted timeout, rounded up to its next tick. A connection sends its heartbeats by itself as long as
@@ -101,7 +102,8 @@ impl MemoryRegistry {
 
     /// The servers' version. Below 3.5 they speak [`Dialect::V3_4`] only: the create of a newer client is answered with
     /// [`Fault::Unsupported`] and a broken connection, a transaction that creates with the fault alone, and a watch
-    /// that is dropped before it fired breaks the connection.
+    /// that is dropped before it fired breaks the connection. (With real servers it does not when the session watches
+    /// the same node for the same once more.)
     #[must_use]
     pub fn with_version(self, major: u32, minor: u32) -> Self {
         self.ensemble.with(|world| world.version = (major, minor));
@@ -453,15 +455,18 @@ struct Call {
 impl Call {
     async fn send(&self, request: Request) -> Result<Answer, MultiFault> {
         let refused = |fault| MultiFault { index: None, fault };
+        if request.ops.iter().map(Op::size).sum::<usize>() > LIMIT {
+            return Err(refused(Fault::TooLarge));
+        }
+        if self.is_over() {
+            return Err(refused(Fault::SessionLost));
+        }
         for (index, op) in request.ops.iter().enumerate() {
             let index = Some(index);
             check_path(op.path()).map_err(|fault| MultiFault { index, fault })?;
         }
         if !request.path.is_empty() {
             check_path(&request.path).map_err(refused)?;
-        }
-        if request.ops.iter().map(Op::size).sum::<usize>() > LIMIT {
-            return Err(refused(Fault::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
         let fate = self.ensemble.fate(&request);
@@ -471,6 +476,13 @@ impl Call {
         // An answer never comes within the same turn, or a test would see fewer interleavings than there are.
         tokio::task::yield_now().await;
         outcome.unwrap_or(Err(refused(Fault::SessionLost)))
+    }
+
+    fn is_over(&self) -> bool {
+        self.ensemble.with(|world| {
+            let session = world.sessions.get(&self.session);
+            session.is_none_or(|s| s.is_over || s.is_closing)
+        })
     }
 
     fn watch(&self, answer: &mut Answer) -> Watch {

@@ -149,9 +149,11 @@ impl Tree {
         let there = self.shadow(seen, path);
         match op {
             Op::Check { version, .. } => {
+                check_name(path)?;
                 expected(there, *version)?;
             }
             Op::Set { version, .. } => {
+                check_name(path)?;
                 let mut node = expected(there, *version)?;
                 node.version += 1;
                 seen.insert(path, Some(node));
@@ -173,6 +175,7 @@ impl Tree {
                 if above.is_none() && path != "/" {
                     return Err(Fault::NoNode);
                 }
+                check_name(path)?;
                 if there.is_some() {
                     return Err(Fault::NodeExists);
                 }
@@ -324,8 +327,10 @@ impl Tree {
 fn expected(node: Option<Shadow>, version: Option<i32>) -> Result<Shadow, Fault> {
     let node = node.ok_or(Fault::NoNode)?;
     match version {
-        Some(version) if version != node.version => Err(Fault::BadVersion),
-        _ => Ok(node),
+        // On the wire, minus one stands for any.
+        None | Some(-1) => Ok(node),
+        Some(version) if version == node.version => Ok(node),
+        Some(_) => Err(Fault::BadVersion),
     }
 }
 
@@ -343,17 +348,28 @@ fn name(path: &str) -> &str {
 
 /// A path that the client refuses before anything is sent.
 pub(super) fn check_path(path: &str) -> Result<(), Fault> {
-    let is_good = match path.strip_prefix('/') {
-        Some("") => true,
-        Some(rest) => rest
-            .split('/')
-            .all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0')),
-        None => false,
-    };
-    if is_good {
+    let is_odd = ["//", "/./", "/../"].iter().any(|odd| path.contains(odd));
+    let is_whole = path.starts_with('/') && (path == "/" || !path.ends_with('/'));
+    if is_whole && !is_odd && !path.contains(is_unsupported) {
         return Ok(());
     }
-    Err(Fault::Refused(format!("bad path {}", printable(path))))
+    Err(bad_path(path))
+}
+
+/// A last name that the client lets pass and servers mind in some requests.
+fn check_name(path: &str) -> Result<(), Fault> {
+    match name(path) {
+        "." | ".." => Err(bad_path(path)),
+        _ => Ok(()),
+    }
+}
+
+fn is_unsupported(c: char) -> bool {
+    matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')
+}
+
+fn bad_path(path: &str) -> Fault {
+    Fault::Refused(format!("bad path {}", printable(path)))
 }
 
 #[cfg(test)]
@@ -452,6 +468,8 @@ mod tests {
         assert_eq!(fault(check("/a", Some(1))), Fault::BadVersion);
         assert_eq!(fault(delete("/a", None)), Fault::NotEmpty);
         assert_eq!(fault(delete("/a", Some(4))), Fault::BadVersion);
+        assert_eq!(fault(delete("/a", Some(-1))), Fault::NotEmpty);
+        assert_eq!(fault(set("/a", Some(-2))), Fault::BadVersion);
         assert!(matches!(fault(create("/e/x")), Fault::Refused(_)));
         assert!(matches!(fault(delete("/", None)), Fault::Refused(_)));
         assert_eq!(fault(create("/")), Fault::NodeExists);
@@ -509,11 +527,36 @@ mod tests {
 
     #[test]
     fn bad_paths_are_refused() {
-        for bad in ["", "a", "/a/", "//", "/a//b", "/.", "/a/../b", "/a\0"] {
+        for bad in [
+            "",
+            "a",
+            "/a/",
+            "//",
+            "//a",
+            "/a//b",
+            "/./a",
+            "/a/../b",
+            "/a\0",
+            "/a\u{90}",
+            "/\u{e000}",
+        ] {
             assert!(check_path(bad).is_err(), "{bad:?}");
         }
-        for good in ["/", "/a", "/a/b.c"] {
+        for good in ["/", "/a", "/a/b.c", "/.a/..b", "/a/...", "/."] {
             assert!(check_path(good).is_ok(), "{good:?}");
         }
+    }
+
+    #[test]
+    fn a_last_name_that_points_elsewhere_is_refused_by_some_requests_only() {
+        let mut b = Bench::new();
+        let mut fault = |op: Op| b.run(&[op]).unwrap_err().1;
+        for bad in ["/.", "/.."] {
+            for op in [create(bad), set(bad, None), check(bad, None)] {
+                assert!(matches!(fault(op), Fault::Refused(_)), "{bad}");
+            }
+            assert_eq!(fault(delete(bad, None)), Fault::NoNode);
+        }
+        assert_eq!(fault(create("/no/.")), Fault::NoNode);
     }
 }

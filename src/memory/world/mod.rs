@@ -116,7 +116,8 @@ pub(super) struct Session {
     pub is_open: bool,
     /// The client has ended it, or knows that it has ended.
     pub is_over: bool,
-    is_closing: bool,
+    /// The client has asked for its end.
+    pub is_closing: bool,
     /// Its process is dead; nothing will heal it.
     is_dead: bool,
     /// A test cut it off; the end of an outage does not heal it.

@@ -226,7 +226,7 @@ fn the_same_seed_is_the_same_run() {
     // I13
     hush();
     let first = number("EVENKEEL_SEED").unwrap_or(0);
-    let hashes: Vec<u64> = (first..first + 10)
+    let hashes: Vec<u64> = (first..first + 20)
         .map(|seed| run(&Plan::of(seed)).hash)
         .collect();
     for (seed, hash) in (first..).zip(&hashes) {

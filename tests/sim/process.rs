@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use evenkeel::listener::RebalanceListener;
 use evenkeel::{ConsumerConnector, Message, MessageStream, StreamId, TopicPartition};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -96,22 +97,44 @@ impl Process {
     }
 }
 
+/// Whether everything is healed. It wakes those who wait in the order in which they came; tokio's `watch` rolls dice for that.
+#[derive(Clone, Default)]
+pub struct Calm(Arc<(AtomicBool, Notify)>);
+
+impl Calm {
+    /// It is, from now on.
+    pub fn begin(&self) {
+        self.0.0.store(true, Ordering::SeqCst);
+        self.0.1.notify_waiters();
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
+    async fn comes(&self) {
+        let notified = self.0.1.notified();
+        if !self.is_there() {
+            notified.await;
+        }
+    }
+}
+
 /// The application of one stream.
 pub struct Application {
     pub name: String,
     pub facts: Facts,
     pub dice: StdRng,
-    /// True once everything is healed.
-    pub is_calm: watch::Receiver<bool>,
+    pub calm: Calm,
 }
 
 impl Application {
-    pub fn new(name: &str, facts: &Facts, seed: u64, is_calm: watch::Receiver<bool>) -> Self {
+    pub fn new(name: &str, facts: &Facts, seed: u64, calm: Calm) -> Self {
         Self {
             name: name.to_owned(),
             facts: facts.clone(),
             dice: StdRng::seed_from_u64(seed),
-            is_calm,
+            calm,
         }
     }
 
@@ -131,7 +154,7 @@ impl Application {
             let offset = message.offset();
             drop(message);
             self.facts.note(&self.name, delivered(&at, token, offset));
-            let is_calm = *self.is_calm.borrow();
+            let is_calm = self.calm.is_there();
             if ms > 0 && !is_calm {
                 sleep(Duration::from_millis(self.dice.random_range(0..=ms))).await;
             }
@@ -142,14 +165,14 @@ impl Application {
     async fn hold(mut self, mut stream: MessageStream, messages: usize, kept_one_in: u64) {
         let (mut bag, mut kept): (Vec<Message>, Vec<Message>) = (Vec::new(), Vec::new());
         loop {
-            if *self.is_calm.borrow() {
+            if self.calm.is_there() {
                 self.finish(&mut kept);
             }
             let is_waiting = bag.is_empty() && kept.is_empty();
             let next = tokio::select! {
                 biased;
                 next = stream.recv_owned() => Some(next),
-                _ = self.is_calm.changed(), if !kept.is_empty() => None,
+                () = self.calm.comes(), if !kept.is_empty() => None,
                 () = sleep(Duration::from_millis(40)), if !is_waiting && !bag.is_empty() => None,
             };
             match next {
@@ -176,7 +199,7 @@ impl Application {
             return;
         }
         let message = bag.swap_remove(self.dice.random_range(0..bag.len()));
-        if !*self.is_calm.borrow() && self.dice.random_range(0..kept_one_in) == 0 {
+        if !self.calm.is_there() && self.dice.random_range(0..kept_one_in) == 0 {
             kept.push(message);
         } else {
             self.finish(&mut vec![message]);

@@ -12,7 +12,6 @@ use evenkeel::{ConsumerConnector, Event, GroupName, TopicPartition};
 use futures_util::FutureExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -20,7 +19,7 @@ use crate::facts::Facts;
 use crate::kit::{GROUP, Kit, at, range};
 use crate::legacy::Legacy;
 use crate::plan::{Deed, LEGACY, MEMBERS, Manner, Mishap, PARTITIONS, Plan};
-use crate::process::{Application, Listener, Process, Switch};
+use crate::process::{Application, Calm, Listener, Process, Switch};
 use crate::trace::{Trace, Traced};
 
 /// The writers of facts that are no members.
@@ -100,7 +99,7 @@ struct Run<'a> {
     partitions: i32,
     joined: u64,
     faults: u64,
-    calm: watch::Sender<bool>,
+    calm: Calm,
     converged: Option<Duration>,
 }
 
@@ -181,7 +180,7 @@ impl<'a> Run<'a> {
             partitions: plan.partitions,
             joined: 0,
             faults: 0,
-            calm: watch::channel(false).0,
+            calm: Calm::default(),
             converged: None,
         }
     }
@@ -497,7 +496,7 @@ impl<'a> Run<'a> {
         let mut tasks = vec![tokio::spawn(switch.over(coordinator))];
         for stream in streams.into_values().flatten() {
             let seed = self.dice.random();
-            let application = Application::new(&name, &self.facts, seed, self.calm.subscribe());
+            let application = Application::new(&name, &self.facts, seed, self.calm.clone());
             let application = application.run(stream, manner.work.clone());
             tasks.push(tokio::spawn(switch.over(application)));
         }
@@ -579,7 +578,7 @@ impl<'a> Run<'a> {
         if self.members.is_empty() {
             self.join(None);
         }
-        self.calm.send_replace(true);
+        self.calm.begin();
         self.facts.note(NEMESIS, Fact::Healed);
         self.send(1);
         let began = Instant::now();

@@ -206,11 +206,16 @@ fn a_start_by_the_policy_is_committed_before_the_first_delivery() {
     begin(true).keeps();
     begin(false).breaks(Rule::I6);
 
-    let mut tale = Tale::new();
-    tale.send(0, 0..10);
-    let token = tale.claim("g_a", A, 0, None);
-    tale.deliver("g_a", 0, token, 5);
-    tale.breaks(Rule::I6);
+    for is_committed_later in [false, true] {
+        let mut tale = Tale::new();
+        tale.send(0, 0..10);
+        let token = tale.claim("g_a", A, 0, None);
+        tale.deliver("g_a", 0, token, 5);
+        if is_committed_later {
+            tale.commit(A, 0, 5);
+        }
+        tale.breaks(Rule::I6);
+    }
 }
 
 #[test]

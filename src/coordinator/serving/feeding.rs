@@ -233,3 +233,23 @@ pub(super) fn resume(held: &Held) -> Option<From> {
         committed: held.committed.or(Some(offset)),
     })
 }
+
+/// A reading that was begun by a reader that is no more is to be begun again.
+pub(super) fn without_reader(begun: Begun) -> Begun {
+    match begun {
+        Begun::Reading {
+            offset,
+            version,
+            committed,
+            ..
+        } => Begun::Failed {
+            from: From::Offset {
+                offset,
+                version,
+                committed,
+            },
+            reason: "the brokers moved meanwhile".to_owned(),
+        },
+        begun => begun,
+    }
+}

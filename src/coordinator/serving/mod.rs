@@ -21,9 +21,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::coordinator::begin::{Beginnings, Begun, From};
+use crate::coordinator::begin::{Beginnings, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Farewell, Parted, pending};
+use crate::coordinator::serving::feeding::without_reader;
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::Error;
 use crate::event::{Event, Holder};
@@ -573,26 +574,6 @@ impl<'a> Serving<'a> {
             failure: None,
         };
         self.core.publish(|old| *old = snapshot);
-    }
-}
-
-/// A reading that was begun by a reader that is no more is to be begun again.
-fn without_reader(begun: Begun) -> Begun {
-    match begun {
-        Begun::Reading {
-            offset,
-            version,
-            committed,
-            ..
-        } => Begun::Failed {
-            from: From::Offset {
-                offset,
-                version,
-                committed,
-            },
-            reason: "the brokers moved meanwhile".to_owned(),
-        },
-        begun => begun,
     }
 }
 

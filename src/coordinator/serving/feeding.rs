@@ -123,6 +123,8 @@ impl Serving<'_> {
                 held.version = version;
                 held.committed = committed.or(held.committed);
                 held.state = HeldState::Reading;
+                // Silence is counted from here.
+                held.quiet.note(None, Instant::now());
                 let resumes = ownership.read_position() == Some(offset);
                 if !resumes {
                     ownership.start(offset);

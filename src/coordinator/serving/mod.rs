@@ -9,6 +9,7 @@ mod leaving;
 mod looking;
 mod minding;
 mod parting;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::coordinator::begin::{Beginnings, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Farewell, Parted, pending};
 use crate::coordinator::serving::feeding::without_reader;
+use crate::coordinator::serving::silence::{Answer, Quiet};
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::Error;
 use crate::event::{Event, Holder};
@@ -69,6 +71,7 @@ struct Held {
     topic_created: i64,
     /// The topic was made anew while this was being begun.
     remade: Option<From>,
+    quiet: Quiet,
 }
 
 impl Held {
@@ -121,6 +124,8 @@ pub(super) enum Done {
     ),
     /// How a call of the listener ended; none if it did not in its time.
     Listened(&'static str, Option<Ran>),
+    /// What a reader answered about silent partitions.
+    Heard(u64, Vec<Answer>),
     ReaderClosed,
 }
 
@@ -159,6 +164,7 @@ pub(super) struct Serving<'a> {
     next_commit: Instant,
     next_check: Instant,
     next_poll: Instant,
+    next_listen: Instant,
     forced: BTreeSet<TopicPartition>,
     leave_until: Option<Instant>,
     /// The last look left something undone that no watch will tell of.
@@ -205,6 +211,7 @@ impl<'a> Serving<'a> {
             next_commit,
             next_check,
             next_poll,
+            next_listen: now + silence::EVERY,
             forced: BTreeSet::new(),
             leave_until: None,
             is_unfinished: false,
@@ -447,6 +454,12 @@ impl<'a> Serving<'a> {
                 self.tell(Event::ListenerFailed { call, reason });
                 Ok(false)
             }
+            Done::Heard(reader, answers) => {
+                if reader == self.reader_number {
+                    self.on_heard(answers);
+                }
+                Ok(false)
+            }
             Done::ReaderClosed => Ok(false),
         }
     }
@@ -475,6 +488,7 @@ impl<'a> Serving<'a> {
             .filter_map(|blocked| self.next_word(blocked));
         let moments = [
             Some(self.next_check),
+            Some(self.next_listen),
             blocked,
             self.retry_at,
             self.takeover_at,
@@ -503,6 +517,9 @@ impl<'a> Serving<'a> {
             self.commit();
         }
         self.tell_of_waiting(now);
+        if now >= self.next_listen {
+            self.listen(now);
+        }
         if now >= self.next_poll {
             self.next_poll = now + self.session.terms().session_timeout() / 2;
             self.poll_blocked().await?;

@@ -12,7 +12,7 @@ use evenkeel::{Config, Error, Event, Message, MessageStream, TopicPartition};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Kit, Member, at, next_owned, topic};
+use crate::kit::{Kit, Member, at, next_owned, topic, until};
 
 /// So long a partition may give nothing with messages ahead.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,15 +25,18 @@ const LONG: Duration = Duration::from_secs(600);
 /// When the end of which log was asked for.
 type Questions = Arc<Mutex<Vec<(TopicPartition, Instant)>>>;
 
-/// Brokers that write down what they are asked.
+/// Brokers that write down what they are asked, and take their time to begin.
+#[derive(Default)]
 struct Asked {
     log: MemoryLog,
     questions: Questions,
+    pause: Duration,
 }
 
 struct AskedReader {
     reader: Arc<dyn Reader>,
     questions: Questions,
+    pause: Duration,
 }
 
 impl ReaderSource for Asked {
@@ -45,13 +48,18 @@ impl ReaderSource for Asked {
         Ok(Arc::new(AskedReader {
             reader: self.log.reader(),
             questions: self.questions.clone(),
+            pause: self.pause,
         }))
     }
 }
 
 impl Reader for AskedReader {
     fn read(&self, starts: Vec<Start>) -> Later<Opened> {
-        self.reader.read(starts)
+        let (reader, pause) = (self.reader.clone(), self.pause);
+        Box::pin(async move {
+            sleep(pause).await;
+            reader.read(starts).await
+        })
     }
 
     fn stop(&self, partitions: &[TopicPartition]) {
@@ -81,6 +89,7 @@ fn alone(kit: &Kit, config: Config) -> (Member, MessageStream, Questions) {
     let source = Asked {
         log: kit.log.clone(),
         questions: questions.clone(),
+        ..Asked::default()
     };
     let builder = kit
         .builder("h1", config)
@@ -174,6 +183,33 @@ async fn what_is_in_hand_while_its_partition_is_begun_anew_still_counts() {
     member.connector().commit().await.unwrap();
     assert_eq!(kit.offset("t", 0).as_deref(), Some("3"));
     assert_eq!(member.connector().health().late_acks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_comes_while_its_partition_is_begun_anew_comes_once() {
+    // K2
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let source = Asked {
+        log: kit.log.clone(),
+        pause: Duration::from_secs(2),
+        ..Asked::default()
+    };
+    let builder = kit.builder("h1", kit.config());
+    let builder = builder.with_reader_source(Arc::new(source));
+    let mut member = kit.join_with(builder, &[("t", 1)]);
+    kit.drain().await;
+    kit.log.skip(&at("t", 0), 1).unwrap();
+    member.tells("the silence", is_silent).await;
+    kit.send("t", 1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(starts(&kit, 0), [0], "it is not begun yet");
+    kit.drain().await;
+    kit.send("t", 1);
+    kit.drain().await;
+    assert_eq!(starts(&kit, 0), [0, 1]);
+    assert_eq!(kit.duplicates(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -378,13 +414,15 @@ async fn an_answer_that_comes_after_a_message_or_not_at_all_changes_nothing() {
     for _ in 0..20 {
         kit.log.skip(&at("t", 0), 1).unwrap();
         let before = questions.lock().unwrap().len();
-        while questions.lock().unwrap().len() < before + 2 {
-            sleep(Duration::from_millis(100)).await;
-        }
+        until("it was asked twice", || {
+            questions.lock().unwrap().len() >= before + 2
+        })
+        .await;
         // It is read at once, before the answer that would have decided.
         kit.send("t", 1);
     }
-    kit.log = kit.log.with_delay(LONG);
+    kit.log.skip(&at("t", 0), 1).unwrap();
+    kit.log = kit.log.with_delay(Duration::from_secs(12));
     sleep(LONG).await;
     assert_eq!(begun_anew(&mut member), []);
     assert_eq!(starts(&kit, 0), [0]);

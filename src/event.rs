@@ -290,6 +290,17 @@ pub enum Event {
         /// What was reported.
         reason: String,
     },
+    /// A partition gave nothing although its log goes on, so its reading is begun anew from where it had got. Behind the last
+    /// message there may be nothing but a gap, left by a transaction or by compaction; then this is told once for each gap,
+    /// and means nothing.
+    Silent {
+        /// The partition.
+        partition: TopicPartition,
+        /// How many offsets lie ahead.
+        ahead: i64,
+        /// How long nothing came.
+        waited: Duration,
+    },
     /// A message has been in somebody's hands for long without being acknowledged.
     Unacknowledged {
         /// The partition.
@@ -495,6 +506,15 @@ impl fmt::Display for Event {
                 partition: None,
                 reason,
             } => write!(f, "reading failed: {reason}"),
+            Self::Silent {
+                partition,
+                ahead,
+                waited,
+            } => write!(
+                f,
+                "{partition} gave nothing for {} ms with {ahead} offsets ahead, reading is begun anew",
+                waited.as_millis()
+            ),
             Self::Unacknowledged {
                 partition,
                 offset,

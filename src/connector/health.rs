@@ -56,6 +56,8 @@ pub struct Health {
     pub has_brokers: bool,
     /// Acknowledgements that came for an ownership that had ended.
     pub late_acks: u64,
+    /// How often a partition gave nothing although its log goes on, and was begun anew: see [`Event::Silent`](crate::event::Event::Silent).
+    pub silences: u64,
     /// What ended the member, if something did.
     pub failure: Option<String>,
 }
@@ -94,6 +96,7 @@ impl Health {
             generation: snapshot.generation,
             has_brokers: snapshot.has_brokers,
             late_acks: common.late_acks(),
+            silences: common.silences(),
             failure: snapshot.failure.as_ref().map(ToString::to_string),
         }
     }

@@ -86,6 +86,15 @@ struct Fetch {
     bell: Bell,
     trouble: Option<Trouble>,
     is_broken: bool,
+    is_muted: bool,
+}
+
+impl Fetch {
+    fn ring(&self) {
+        if !self.is_muted {
+            self.bell.ring();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -133,13 +142,13 @@ impl Brokers {
     fn ring(&mut self, partition: &TopicPartition) {
         for client in self.clients.values() {
             if let Some(fetch) = client.fetches.get(partition) {
-                fetch.bell.ring();
+                fetch.ring();
             }
         }
     }
 
     fn ring_all(&mut self) {
-        self.fetches().for_each(|(_, fetch)| fetch.bell.ring());
+        self.fetches().for_each(|(_, fetch)| fetch.ring());
     }
 
     fn tell(&mut self, notice: &Notice) {
@@ -160,6 +169,7 @@ impl Brokers {
             bell: start.bell.clone(),
             trouble: None,
             is_broken: false,
+            is_muted: false,
         };
         // What is there already has to be told as well.
         start.bell.ring();
@@ -185,7 +195,8 @@ impl Brokers {
         let client = self.clients.get_mut(&reader);
         let fetch = client
             .and_then(|c| c.fetches.get_mut(partition))
-            .filter(|fetch| fetch.generation == generation && !fetch.is_broken);
+            .filter(|fetch| fetch.generation == generation)
+            .filter(|fetch| !fetch.is_broken && !fetch.is_muted);
         let Some(fetch) = fetch else {
             return Polled::Empty;
         };
@@ -352,7 +363,17 @@ impl MemoryLog {
         let fetches = brokers.fetches().filter(|(which, _)| *which == partition);
         for (_, fetch) in fetches {
             fetch.trouble = Some(trouble.clone());
-            fetch.bell.ring();
+            fetch.ring();
+        }
+    }
+
+    /// Everybody who fetches the partition now gets nothing more of it, in silence, until it is begun anew: a client that
+    /// has lost sight of it.
+    pub fn mute(&self, partition: &TopicPartition) {
+        let mut brokers = self.lock();
+        let fetches = brokers.fetches().filter(|(which, _)| *which == partition);
+        for (_, fetch) in fetches {
+            fetch.is_muted = true;
         }
     }
 
@@ -755,6 +776,24 @@ mod tests {
         assert_eq!(offsets(&mut queue, 2), [-3, -1]);
         let (mut queue, _) = read(&reader, 0).await;
         assert_eq!(offsets(&mut queue, 2), [0, -1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_muted_is_silent_until_it_is_begun_anew() {
+        let log = log();
+        fill(&log, 1);
+        let reader = log.reader();
+        let (mut queue, bell) = read(&reader, 0).await;
+        bell.rung().await;
+        log.mute(&partition(0));
+        fill(&log, 1);
+        log.trouble(&partition(0), &Trouble::OutOfRange);
+        assert!(bell.rung().now_or_never().is_none());
+        assert_eq!(offset(&queue.poll()), -1);
+        assert_eq!(reader.edge(&partition(0), Edge::Latest).await.unwrap(), 2);
+        let (mut queue, bell) = read(&reader, 0).await;
+        bell.rung().await;
+        assert_eq!(offsets(&mut queue, 3), [0, 1, -1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -142,6 +142,16 @@ impl StreamCore {
         self.bell.ring();
     }
 
+    /// The partitions whose queue was found empty and whose bell has not been rung since. None at the bound, where nobody asks.
+    pub fn silent(&self) -> Vec<Arc<Ownership>> {
+        if self.is_at_bound() {
+            return Vec::new();
+        }
+        let actives = lock(&self.actives);
+        let silent = actives.list.iter().filter(|active| active.is_silent());
+        silent.map(|active| active.ownership.clone()).collect()
+    }
+
     /// Delivery waits until something is acknowledged.
     pub fn is_at_bound(&self) -> bool {
         self.undone.has_reached(self.bounds)
@@ -292,6 +302,10 @@ enum Taken {
 }
 
 impl Active {
+    fn is_silent(&self) -> bool {
+        !self.has_more && self.stash.is_none() && !self.ownership.was_rung()
+    }
+
     /// Looks into the queue if there may be something: of hundreds of partitions most are empty at any moment.
     fn poll(&mut self) -> Polled {
         if !self.has_more && !self.ownership.was_rung() {

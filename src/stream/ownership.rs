@@ -72,6 +72,7 @@ pub(crate) struct Common {
     troubles: Mutex<Vec<(Arc<Ownership>, Trouble)>>,
     troubled: Notify,
     late_acks: AtomicU64,
+    silences: AtomicU64,
 }
 
 impl Common {
@@ -81,6 +82,7 @@ impl Common {
             troubles: Mutex::default(),
             troubled: Notify::new(),
             late_acks: AtomicU64::new(0),
+            silences: AtomicU64::new(0),
         }
     }
 
@@ -103,6 +105,16 @@ impl Common {
 
     fn note_late_ack(&self) {
         self.late_acks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A partition gave nothing although its log goes on, and is begun anew.
+    pub fn note_silence(&self) {
+        self.silences.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    pub fn silences(&self) -> u64 {
+        self.silences.load(Ordering::Relaxed)
     }
 
     /// How many acknowledgements came for an ownership that had ended.

@@ -16,4 +16,5 @@ mod own;
 mod peers;
 mod reading;
 mod rules;
+mod silence;
 mod storms;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::coordinator::begin::{Beginning, From};
+use crate::coordinator::serving::silence::Quiet;
 use crate::coordinator::serving::{Blocked, Held, HeldState, Serving};
 use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
@@ -239,6 +240,7 @@ impl Serving<'_> {
             is_new,
             topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
             remade: None,
+            quiet: Quiet::default(),
         };
         self.held.insert(partition, held);
         Beginning {

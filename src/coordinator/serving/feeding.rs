@@ -123,6 +123,8 @@ impl Serving<'_> {
                 held.version = version;
                 held.committed = committed.or(held.committed);
                 held.state = HeldState::Reading;
+                // Silence is counted from here.
+                held.quiet.note(None, Instant::now());
                 let resumes = ownership.read_position() == Some(offset);
                 if !resumes {
                     ownership.start(offset);
@@ -232,4 +234,24 @@ pub(super) fn resume(held: &Held) -> Option<From> {
         version: held.version,
         committed: held.committed.or(Some(offset)),
     })
+}
+
+/// A reading that was begun by a reader that is no more is to be begun again.
+pub(super) fn without_reader(begun: Begun) -> Begun {
+    match begun {
+        Begun::Reading {
+            offset,
+            version,
+            committed,
+            ..
+        } => Begun::Failed {
+            from: From::Offset {
+                offset,
+                version,
+                committed,
+            },
+            reason: "the brokers moved meanwhile".to_owned(),
+        },
+        begun => begun,
+    }
 }

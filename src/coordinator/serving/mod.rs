@@ -9,6 +9,7 @@ mod leaving;
 mod looking;
 mod minding;
 mod parting;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +22,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::coordinator::begin::{Beginnings, Begun, From};
+use crate::coordinator::begin::{Beginnings, From};
 use crate::coordinator::keeper::Keeper;
 use crate::coordinator::part::{Farewell, Parted, pending};
+use crate::coordinator::serving::feeding::without_reader;
+use crate::coordinator::serving::silence::{Answer, Quiet};
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
 use crate::error::Error;
 use crate::event::{Event, Holder};
@@ -70,6 +73,7 @@ struct Held {
     topic_created: i64,
     /// The topic was made anew while this was being begun.
     remade: Option<From>,
+    quiet: Quiet,
 }
 
 impl Held {
@@ -128,6 +132,8 @@ pub(super) enum Done {
     ),
     /// How a call of the listener ended; none if it did not in its time.
     Listened(&'static str, Option<Ran>),
+    /// What a reader answered about silent partitions.
+    Heard(u64, Vec<Answer>),
     ReaderClosed,
 }
 
@@ -166,6 +172,7 @@ pub(super) struct Serving<'a> {
     next_commit: Instant,
     next_check: Instant,
     next_poll: Instant,
+    next_listen: Instant,
     forced: BTreeSet<TopicPartition>,
     leave_until: Option<Instant>,
     /// The last look left something undone that no watch will tell of.
@@ -212,6 +219,7 @@ impl<'a> Serving<'a> {
             next_commit,
             next_check,
             next_poll,
+            next_listen: now + silence::EVERY,
             forced: BTreeSet::new(),
             leave_until: None,
             is_unfinished: false,
@@ -454,6 +462,12 @@ impl<'a> Serving<'a> {
                 self.tell(Event::ListenerFailed { call, reason });
                 Ok(false)
             }
+            Done::Heard(reader, answers) => {
+                if reader == self.reader_number {
+                    self.on_heard(answers);
+                }
+                Ok(false)
+            }
             Done::ReaderClosed => Ok(false),
         }
     }
@@ -482,6 +496,7 @@ impl<'a> Serving<'a> {
             .filter_map(|blocked| self.next_word(blocked));
         let moments = [
             Some(self.next_check),
+            Some(self.next_listen),
             blocked,
             self.retry_at,
             self.takeover_at,
@@ -510,6 +525,9 @@ impl<'a> Serving<'a> {
             self.commit();
         }
         self.tell_of_waiting(now);
+        if now >= self.next_listen {
+            self.listen(now);
+        }
         if now >= self.next_poll {
             self.next_poll = now + self.session.terms().session_timeout() / 2;
             self.poll_blocked().await?;
@@ -581,26 +599,6 @@ impl<'a> Serving<'a> {
             failure: None,
         };
         self.core.publish(|old| *old = snapshot);
-    }
-}
-
-/// A reading that was begun by a reader that is no more is to be begun again.
-fn without_reader(begun: Begun) -> Begun {
-    match begun {
-        Begun::Reading {
-            offset,
-            version,
-            committed,
-            ..
-        } => Begun::Failed {
-            from: From::Offset {
-                offset,
-                version,
-                committed,
-            },
-            reason: "the brokers moved meanwhile".to_owned(),
-        },
-        begun => begun,
     }
 }
 

@@ -232,7 +232,6 @@ impl Serving<'_> {
             stream,
             version: stored.version,
             committed: None,
-            doubtful: None,
             state: HeldState::Beginning,
             ahead: None,
             retries: 0,

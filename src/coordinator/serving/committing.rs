@@ -112,11 +112,6 @@ impl Serving<'_> {
                         reason: reason.clone(),
                     });
                     failures.push(format!("{partition}: {reason}"));
-                    if self.token_of(&partition) == Some(commit.token)
-                        && let Some(held) = self.held.get_mut(&partition)
-                    {
-                        held.doubtful = held.doubtful.max(Some(commit.offset));
-                    }
                 }
                 Committed::Written { .. } | Committed::Ahead { .. }
                     if self.token_of(&partition) == Some(commit.token) =>
@@ -162,14 +157,9 @@ impl Serving<'_> {
         ours: i64,
         result: &Committed,
     ) {
-        let held = self.held.get(partition);
-        let is_own = |found: &String| {
-            let found = found.parse().ok();
-            found.is_some_and(|found| held.is_some_and(|held| held.may_be_ours(found)))
-        };
         let (version, written, ahead) = match result {
             Committed::Written { version, over } => {
-                if let Some(theirs) = over.as_ref().filter(|found| !is_own(found)) {
+                if let Some(theirs) = over {
                     let event = match theirs.parse() {
                         Ok(theirs) => Event::RewindRepaired {
                             partition: partition.clone(),
@@ -200,7 +190,6 @@ impl Serving<'_> {
         if let Some(held) = self.held.get_mut(partition) {
             held.version = Some(version);
             held.committed = written.or(held.committed);
-            held.doubtful = None;
             held.ahead = ahead;
         } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
             farewell.version = Some(version);

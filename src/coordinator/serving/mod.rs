@@ -61,8 +61,6 @@ struct Held {
     version: Option<i32>,
     committed: Option<i64>,
     state: HeldState,
-    /// A commit of ours whose outcome nobody could tell may have written up to this.
-    doubtful: Option<i64>,
     /// Somebody set the offset forward: nothing is committed until we pass it.
     ahead: Option<i64>,
     retries: u32,
@@ -80,12 +78,6 @@ impl Held {
     /// What is to be committed of it, if anything.
     fn pending(&self) -> Option<Commit> {
         pending(&self.ownership, self.version, self.committed, self.ahead)
-    }
-
-    /// Whether an offset that was found in the place of ours may have been written by us.
-    fn may_be_ours(&self, found: i64) -> bool {
-        self.doubtful.is_some_and(|most| found <= most)
-            && self.committed.is_none_or(|least| found > least)
     }
 
     /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.

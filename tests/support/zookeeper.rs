@@ -146,6 +146,21 @@ impl ZooKeeper {
         );
     }
 
+    /// Starts it again with the same data on another port, and waits until it serves. One that still runs is killed first.
+    pub fn move_away(&mut self) {
+        self.process.kill();
+        let before = self.port;
+        for _ in 0..5 {
+            self.port = process::free_port();
+            write_config(&self.folder, self.port, &self.options);
+            self.process = spawn(&self.version, &self.jars, &self.folder, &self.options);
+            if self.port != before && self.serves() {
+                return;
+            }
+        }
+        panic!("ZooKeeper {} found no other port", self.version);
+    }
+
     /// Sends a four letter word (`srvr`, `mntr`, `cons`, …). `None` when nothing answers within two seconds.
     pub fn ask(&self, word: &str) -> Option<String> {
         let address = ([127, 0, 0, 1], self.port).into();

@@ -40,7 +40,7 @@ const ALL: [Corruption; 8] = [
 fn memory() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4096 >> 20
+    (pages * 4096) >> 20
 }
 
 fn registry(version: &str, proxy: &Proxy) -> (ZkRegistry, Dialect) {
@@ -156,6 +156,12 @@ fn haz_x8_a_member_gets_over_garbled_answers() {
             });
             group.wait_finished(&member, 20);
         }
+        // A commit that nobody answered, and the look at what became of it.
+        group.proxy.lose_reply(commit(), 1);
+        let look = Matcher::of(&[Op::GetData]).at("*/offsets/*/*");
+        group.proxy.corrupt(look, Corruption::Short(16));
+        until("both", LONG, || group.proxy.fired().len() == ALL.len() + 2);
+        group.wait_finished(&member, 20);
         let told = member.events();
         let lost = told
             .iter()

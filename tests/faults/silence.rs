@@ -164,10 +164,10 @@ fn haz_s8_what_an_earlier_session_left_is_removed_and_made_anew() {
             matches!(event, Event::SessionLost { .. })
         });
         group.proxy.heal();
-        until("a new session", LONG, || {
-            group.tree.members("g").len() == 2 && group.proxy.sessions().last() != Some(&session)
-        });
-        group.wait_shared(&[&member, &rival]);
+        member.wait_for(
+            "a new registration",
+            |event| matches!(event, Event::Joined { session: other, .. } if *other != session),
+        );
         let registration = format!("{}/consumers/g/ids/{}", group.chroot, member.name());
         let mut has_ended = false;
         let mut removed = Vec::new();

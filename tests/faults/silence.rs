@@ -1,6 +1,7 @@
 //! Connections that stay open while nothing comes through.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -149,10 +150,32 @@ fn haz_n1_a_connection_that_stays_half_open_is_taken_over_from() {
     });
 }
 
+/// What a session left behind and others removed before it ended.
+fn removed_from(group: &Group, session: i64) -> Vec<String> {
+    let (mut left, mut removed) = (BTreeSet::new(), Vec::new());
+    let below = format!("{}/consumers/g/", group.chroot);
+    for txn in group.log().more() {
+        let is_its = txn.session == session;
+        for change in &txn.changes {
+            match change {
+                Change::Created { path, .. } if is_its && path.starts_with(&below) => {
+                    left.insert(path.clone());
+                }
+                Change::Deleted { path } if left.remove(path) && !is_its => {
+                    removed.push(path.clone());
+                }
+                Change::Closed if is_its => return removed,
+                _ => {}
+            }
+        }
+    }
+    removed
+}
+
 #[test]
 fn haz_s8_what_an_earlier_session_left_is_removed_and_made_anew() {
     on_each(|version| {
-        let timeout = Duration::from_secs(3);
+        let timeout = Duration::from_secs(5);
         let group = Group::new(version, "haz_s8");
         let (member, rival) = (group.join(timeout), group.rival());
         group.wait_shared(&[&member, &rival]);
@@ -164,27 +187,21 @@ fn haz_s8_what_an_earlier_session_left_is_removed_and_made_anew() {
             matches!(event, Event::SessionLost { .. })
         });
         group.proxy.heal();
-        member.wait_for(
-            "a new registration",
-            |event| matches!(event, Event::Joined { session: other, .. } if *other != session),
-        );
-        let registration = format!("{}/consumers/g/ids/{}", group.chroot, member.name());
-        let mut has_ended = false;
-        let mut removed = Vec::new();
-        for txn in group.log().more() {
-            has_ended |= txn.session == session && txn.changes == [Change::Closed];
-            for change in &txn.changes {
-                if matches!(change, Change::Deleted { path } if *path == registration) {
-                    removed.push((txn.session, has_ended));
-                }
-            }
-        }
-        assert_eq!(removed.len(), 1, "{removed:x?}");
-        let (remover, has_ended) = removed[0];
-        assert!(
-            remover != session && !has_ended,
-            "it was still there: {removed:x?}"
-        );
+        let is_back = |event: &Event| matches!(event, Event::Joined { session: other, .. } if *other != session);
+        let since = || -> Vec<Event> {
+            let told = member.events().into_iter();
+            told.skip_while(|event| !is_back(event)).collect()
+        };
+        until("its share claimed anew", LONG, || {
+            let is_claim = |event: &&Event| matches!(event, Event::Claimed { .. });
+            since().iter().filter(is_claim).count() >= PARTITIONS as usize / 2
+        });
+        group.wait_finished(&member, 20);
+        let told = since();
+        let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+        assert!(!told.iter().any(is_loss), "taken for its own: {told:?}");
+        let removed = removed_from(&group, session);
+        assert_eq!(removed.len(), 1 + PARTITIONS as usize / 2, "{removed:?}");
         let again = group.finish(vec![member, rival], Vec::new());
         println!("{again} delivered again");
     });

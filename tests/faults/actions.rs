@@ -328,9 +328,7 @@ fn a_lost_request_never_reaches_the_server() {
     proxy.lose_request(any().at("/lost"), 1);
     let mut caller = Caller::connect(&proxy);
     caller.ask(1, "/a");
-    assert_eq!(caller.answer(), 1);
     caller.ask(2, "/lost");
-    assert!(caller.is_closed());
     until_ended(&seen, &[Ended::InOrder]);
     assert_eq!(seen.lock().unwrap().asked, [1]);
     let mut caller = Caller::connect(&proxy);

@@ -128,7 +128,7 @@ fn case(version: &'static str, name: &str, write: Write, lost: Lost, session: Se
     };
     assert_eq!(fired.len(), 1);
     assert_eq!((fired[0].fault, fired[0].error), fault);
-    assert_eq!(group.proxy.counts().cut, 1);
+    until("the cut", LONG, || group.proxy.counts().cut == 1);
     group.wait_shared(&members.iter().collect::<Vec<_>>());
     let sessions = group.proxy.sessions();
     let later = sessions.iter().rev().find(|session| **session != 0);
@@ -182,4 +182,21 @@ cases! {
     fn haz_a7_release_lost_request() { Release, Request, Survives }
     fn haz_a7_release_lost_reply_session_expires() { Release, Reply, Expires }
     fn haz_a7_release_lost_request_session_expires() { Release, Request, Expires }
+}
+
+#[test]
+fn haz_o3_commit_lost_reply_and_the_look_at_it_lost_too() {
+    on_each(|version| {
+        let group = Group::new(version, "haz_o3_twice");
+        let (member, rival) = (group.join(Duration::from_secs(20)), group.rival());
+        group.wait_shared(&[&member, &rival]);
+        group.wait_finished(&member, 20);
+        // Then it commits again, and what stands there is its own.
+        group.proxy.lose_reply(commit(), 1);
+        let look = Matcher::of(&[Op::GetData]).at("*/offsets/*/*");
+        group.proxy.lose_reply(look, 1);
+        until("both losses", LONG, || group.proxy.fired().len() == 2);
+        group.wait_finished(&member, 20);
+        assert_eq!(group.finish(vec![member, rival], Vec::new()), 0);
+    });
 }

@@ -155,12 +155,15 @@ impl State {
         true
     }
 
-    fn lose(&mut self, id: u64, fired: Fired) {
+    /// The cut comes behind what came before.
+    fn lose(&mut self, way: usize, fired: Fired) -> Option<Item> {
         self.fired.push(fired);
         if self.refuses_after_loss {
             self.refuse_until = Some(Instant::now() + FOREVER);
         }
-        self.end(id, End::Cut);
+        let mut item = self.item(way, Vec::new(), None);
+        item.is_last = true;
+        Some(item)
     }
 
     pub(super) fn item(&mut self, way: usize, bytes: Vec<u8>, exchange: Option<usize>) -> Item {
@@ -205,8 +208,7 @@ impl State {
                 session,
                 error: None,
             };
-            self.lose(id, fired);
-            return None;
+            return self.lose(TO_SERVER, fired);
         }
         let exchange = self.exchanges.len();
         let xid = request.xid;
@@ -272,8 +274,7 @@ impl State {
             error: Some(error),
         };
         if fault == Fault::LostReply {
-            self.lose(id, fired);
-            return None;
+            return self.lose(TO_CLIENT, fired);
         }
         self.fired.push(fired);
         let Fault::Corrupted(how) = fault else {

@@ -88,6 +88,8 @@ pub struct Group {
     pub tree: Tree,
     pub topic: String,
     pub chroot: String,
+    /// How many commits may be refused for a wrong version, where nobody could know a better one.
+    pub wrong_versions: usize,
     log_folder: PathBuf,
     flow: Option<Flow>,
 }
@@ -122,6 +124,7 @@ impl Group {
             tree: Tree::connect_below(zookeeper, &chroot),
             topic,
             chroot,
+            wrong_versions: 0,
             log_folder: zookeeper.log_folder(),
             flow: Some(producer.flow(0..PARTITIONS, Duration::from_millis(20))),
         }
@@ -243,7 +246,11 @@ impl Group {
         let refused = exchanges.iter().filter(|exchange| {
             commit().matches(&exchange.request) && exchange.error == Some(BAD_VERSION)
         });
-        assert_eq!(refused.count(), 0, "commits with a wrong version");
+        let refused = refused.count();
+        assert!(
+            refused <= self.wrong_versions,
+            "{refused} commits with a wrong version"
+        );
     }
 }
 

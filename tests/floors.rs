@@ -411,6 +411,24 @@ fn every_hazard_that_a_test_of_groups_names_is_in_the_map() {
     }
 }
 
+#[test]
+fn every_test_that_is_named_after_a_hazard_is_in_the_map() {
+    let map = hazards(&fs::read_to_string(root().join("tests/hazards.toml")).unwrap());
+    let tests = tests();
+    let named: Vec<&String> = tests
+        .iter()
+        .filter(|test| test.starts_with("haz_"))
+        .collect();
+    assert!(named.len() > 24, "{named:?}");
+    for test in named {
+        let id = test.split('_').nth(1).unwrap_or_default().to_uppercase();
+        assert!(
+            map.get(&id).is_some_and(|cover| cover.tests.contains(test)),
+            "{id} should name {test}"
+        );
+    }
+}
+
 /// The ids in the first comment line of each test below `tests/group`.
 fn named_in_groups() -> Vec<(String, String)> {
     let mut named = Vec::new();

@@ -1,6 +1,6 @@
 //! Where reading of a claimed partition begins: at what was committed, or where the policy says, which is then committed first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -297,6 +297,7 @@ impl Beginner {
             token: position.beginning.ownership.token,
             offset: position.offset,
             version: position.version,
+            tried: BTreeSet::new(),
             is_reset: true,
         });
         let answer = if self.session.lease.allows_commit(self.clock.now()) {

@@ -21,6 +21,8 @@ pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
     pub version: Option<i32>,
     pub committed: Option<i64>,
+    /// Commits of which nobody knows whether they were carried out.
+    pub tried: BTreeSet<i64>,
     /// Somebody set the offset forward: nothing is committed until we pass it.
     pub ahead: Option<i64>,
     /// Its topic was deleted; the offset is left as it is (T2).
@@ -40,6 +42,7 @@ pub(super) fn pending(
     ownership: &Ownership,
     version: Option<i32>,
     committed: Option<i64>,
+    tried: &BTreeSet<i64>,
     ahead: Option<i64>,
 ) -> Option<Commit> {
     let position = ownership.progress().position?;
@@ -51,6 +54,7 @@ pub(super) fn pending(
         token: ownership.token,
         offset: position,
         version,
+        tried: tried.clone(),
         is_reset: false,
     })
 }
@@ -131,10 +135,11 @@ impl Departure {
             ownership,
             version,
             committed,
+            tried,
             ahead,
             ..
         } = farewell;
-        pending(ownership, *version, *committed, *ahead)
+        pending(ownership, *version, *committed, tried, *ahead)
     }
 
     /// Commits what is done. Answers whether that moved anything.

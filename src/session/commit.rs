@@ -1,6 +1,6 @@
 //! Fenced commits, and giving partitions up: nothing is written unless the owner node is still ours at the stamp we made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 
@@ -22,6 +22,8 @@ pub(crate) struct Commit {
     pub offset: i64,
     /// The version of the offset node as we know it; none if there is no node.
     pub version: Option<i32>,
+    /// What was sent before at that version, without anybody knowing what became of it: if it stands there, it is ours.
+    pub tried: BTreeSet<i64>,
     /// A reset that the policy or the user asked for: it may move the offset back or over somebody else's.
     pub is_reset: bool,
 }
@@ -276,7 +278,8 @@ impl Session {
                 over,
             }));
         }
-        if version == before || commit.is_reset {
+        let is_tried = matches!(decode_offset(&theirs), Ok(StoredOffset::At(at)) if commit.tried.contains(&at));
+        if version == before || commit.is_reset || is_tried {
             return Ok(Ok((commit, over)));
         }
         match decode_offset(&theirs) {

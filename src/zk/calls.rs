@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -122,7 +124,15 @@ impl Calls {
             return true;
         };
         // Not under the lock: whatever is woken may come back here.
-        let ready = work.as_mut().poll(cx).is_ready();
+        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) else {
+            // The client takes an answer apart that is too short, and panics. Whoever sends such answers is not to be asked again (X8).
+            tracing::warn!(
+                "the client panicked over an answer of the server's, giving the session up"
+            );
+            self.end();
+            return true;
+        };
+        let ready = polled.is_ready();
         let mut inner = self.inner();
         if ready {
             inner.waiting.remove(&number);

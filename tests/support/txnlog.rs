@@ -275,18 +275,18 @@ fn change(kind: i32, fields: &mut Fields<'_>) -> Option<Option<Change>> {
 }
 
 /// What is left to read of a record, in the form that ZooKeeper gives to everything: big endian, a length before a text.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {
-    fn byte(&mut self) -> Option<u8> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn int(&mut self) -> Option<i32> {
+    pub(super) fn int(&mut self) -> Option<i32> {
         self.array().map(i32::from_be_bytes)
     }
 
-    fn long(&mut self) -> Option<i64> {
+    pub(super) fn long(&mut self) -> Option<i64> {
         self.array().map(i64::from_be_bytes)
     }
 
@@ -297,14 +297,14 @@ impl Fields<'_> {
     }
 
     /// A length of -1 says that there is nothing, which is not told from an empty one here.
-    fn buffer(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn buffer(&mut self) -> Option<Vec<u8>> {
         let length = usize::try_from(self.int()?).unwrap_or(0);
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(taken.to_vec())
     }
 
-    fn text(&mut self) -> Option<String> {
+    pub(super) fn text(&mut self) -> Option<String> {
         String::from_utf8(self.buffer()?).ok()
     }
 }

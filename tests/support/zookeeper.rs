@@ -235,6 +235,21 @@ impl ZooKeeper {
         mode.map(str::to_owned)
     }
 
+    /// Starts it again with the same data on another port, and waits until it serves. One that still runs is killed first.
+    pub fn move_away(&mut self) {
+        self.process.kill();
+        let before = self.place.port;
+        for _ in 0..5 {
+            self.place.port = process::free_port();
+            write_config(&self.folder, &self.place, &self.options);
+            self.begin_again();
+            if self.place.port != before && self.serves() {
+                return;
+            }
+        }
+        panic!("ZooKeeper {} found no other port", self.version);
+    }
+
     /// Sends a four letter word (`srvr`, `mntr`, `cons`, …). `None` when nothing answers within two seconds.
     pub fn ask(&self, word: &str) -> Option<String> {
         self.place.enter(|| self.ask_here(word))

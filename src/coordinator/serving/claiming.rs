@@ -232,6 +232,7 @@ impl Serving<'_> {
             stream,
             version: stored.version,
             committed: None,
+            tried: BTreeSet::new(),
             state: HeldState::Beginning,
             ahead: None,
             retries: 0,

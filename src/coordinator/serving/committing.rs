@@ -112,6 +112,9 @@ impl Serving<'_> {
                         reason: reason.clone(),
                     });
                     failures.push(format!("{partition}: {reason}"));
+                    if self.token_of(&partition) == Some(commit.token) {
+                        self.note_try(&partition, commit.offset);
+                    }
                 }
                 Committed::Written { .. } | Committed::Ahead { .. }
                     if self.token_of(&partition) == Some(commit.token) =>
@@ -148,6 +151,15 @@ impl Serving<'_> {
         let deferred = self.deferred.get(partition);
         let ownership = held.or(deferred.map(|(farewell, _)| &farewell.ownership));
         ownership.map(|ownership| ownership.token)
+    }
+
+    /// Writes down that a commit may have been carried out, for one that is held or waits to be given up.
+    fn note_try(&mut self, partition: &TopicPartition, offset: i64) {
+        if let Some(held) = self.held.get_mut(partition) {
+            held.tried.insert(offset);
+        } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
+            farewell.tried.insert(offset);
+        }
     }
 
     /// Writes down what a commit left at the offset node, for one that is held or waits to be given up.
@@ -190,10 +202,12 @@ impl Serving<'_> {
         if let Some(held) = self.held.get_mut(partition) {
             held.version = Some(version);
             held.committed = written.or(held.committed);
+            held.tried.clear();
             held.ahead = ahead;
         } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
             farewell.version = Some(version);
             farewell.committed = written.or(farewell.committed);
+            farewell.tried.clear();
             farewell.ahead = ahead;
         }
     }

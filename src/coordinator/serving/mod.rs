@@ -60,6 +60,8 @@ struct Held {
     stream: StreamId,
     version: Option<i32>,
     committed: Option<i64>,
+    /// Commits since of which nobody knows whether they were carried out.
+    tried: BTreeSet<i64>,
     state: HeldState,
     /// Somebody set the offset forward: nothing is committed until we pass it.
     ahead: Option<i64>,
@@ -77,7 +79,13 @@ struct Held {
 impl Held {
     /// What is to be committed of it, if anything.
     fn pending(&self) -> Option<Commit> {
-        pending(&self.ownership, self.version, self.committed, self.ahead)
+        pending(
+            &self.ownership,
+            self.version,
+            self.committed,
+            &self.tried,
+            self.ahead,
+        )
     }
 
     /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.

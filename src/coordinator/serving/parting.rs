@@ -89,6 +89,7 @@ impl Serving<'_> {
                 ownership: held.ownership,
                 version: held.version,
                 committed: held.committed,
+                tried: held.tried,
                 // The offsets of a topic that was deleted are left as they are (T2).
                 ahead: held.ahead,
                 is_topic_gone: self.lookout.is_missing(&partition.topic),

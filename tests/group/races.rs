@@ -268,3 +268,34 @@ async fn a_late_word_about_a_former_ownership_says_nothing_about_the_present_one
         assert!(!told.iter().any(is_wrong), "{told:#?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_start_refused_to_a_former_ownership_does_not_end_the_present_one() {
+    // S7, A5
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    // The owner node goes just before the start is committed, whose answer comes only with the news of that.
+    let (hand, owner) = (kit.registry.clone(), Kit::owner_path("t", 0));
+    let (path, mut is_first) = (Kit::offset_path("t", 0), true);
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if !creates(request, &path) || !std::mem::take(&mut is_first) {
+            return Fate::Deliver;
+        }
+        hand.delete(&owner);
+        Fate::DelayAnswer(Duration::from_millis(100))
+    });
+    let mut member = kit.join("h1", &[("t", 1)]);
+    let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+    member.tells("that it is lost", is_loss).await;
+    member
+        .tells("that it claimed it anew", |event| {
+            matches!(event, Event::Claimed { .. })
+        })
+        .await;
+    kit.send("t", 1);
+    kit.drain().await;
+    sleep(Duration::from_secs(1)).await;
+    let told = member.told();
+    assert!(!told.iter().any(is_loss), "{told:#?}");
+    assert_eq!(member.owned(), ["t-0"]);
+}

@@ -83,4 +83,44 @@ mod tests {
         }
         assert!(BootClock.now() > first);
     }
+
+    /// What tells the test below that it runs in a host of its own.
+    #[cfg(target_os = "linux")]
+    const ASLEEP: &str = "EVENKEEL_TEST_ASLEEP";
+
+    /// In a namespace of its own a host can have slept for a day, so that the clocks of the kernel differ.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_boot_clock_counts_what_the_host_slept() {
+        const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+        let now = BootClock.now();
+        if let Ok(before) = std::env::var(ASLEEP) {
+            let before = Moment::from_nanos(before.parse().unwrap());
+            assert!(now.since(before) >= DAY, "{:?}", now.since(before));
+            return;
+        }
+        let slept = || {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--map-root-user", "--time", "--boottime", "86400", "--fork"]);
+            command
+        };
+        if !slept()
+            .arg("true")
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            // An old kernel or an old unshare, or one that may not.
+            println!("not shown: there is no namespace for time here");
+            return;
+        }
+        let name = "clock::tests::the_boot_clock_counts_what_the_host_slept";
+        let ran = slept()
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(ASLEEP, now.nanos().to_string())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
 }

@@ -429,6 +429,37 @@ fn every_test_that_is_named_after_a_hazard_is_in_the_map() {
     }
 }
 
+#[test]
+fn every_test_that_a_sabotage_names_exists() {
+    let tests = tests();
+    let mut count = 0;
+    for file in fs::read_dir(root().join("tests/sabotage")).unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_none_or(|ending| ending != "patch") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let head = text.split("\ndiff ").next().unwrap();
+        let reds = head.lines().filter_map(|line| line.strip_prefix("red: "));
+        let names = reds.map(|red| red.rsplit([' ', ':']).next().unwrap());
+        let names: Vec<&str> = names.collect();
+        assert!(
+            head.contains("breaks: ") && !names.is_empty(),
+            "{}",
+            file.display()
+        );
+        for name in names {
+            assert!(
+                tests.contains(name),
+                "{} names {name}, which is not there",
+                file.display()
+            );
+        }
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+}
+
 /// The ids in the first comment line of each test below `tests/group`.
 fn named_in_groups() -> Vec<(String, String)> {
     let mut named = Vec::new();

@@ -189,18 +189,20 @@ fn watches_and_ephemeral_nodes_survive_a_restart_of_the_server() {
                 open(&registry, version).await,
                 open(&registry, version).await,
             );
+            // A node for each watch, so that none hears what is told of another.
             soon(one.create("/a", b"", false)).await.unwrap();
+            soon(one.create("/c", b"", false)).await.unwrap();
             soon(one.create("/e", b"", true)).await.unwrap();
             let (_, _, data) = soon(one.data_and_watch("/a")).await.unwrap();
             let (_, stat) = soon(one.stat_and_watch("/none")).await.unwrap();
-            let (_, _, children) = soon(one.children_and_watch("/a")).await.unwrap();
+            let (_, _, children) = soon(one.children_and_watch("/c")).await.unwrap();
             let restarted = tokio::task::spawn_blocking(move || {
                 server.restart();
                 server
             });
             let _server = restarted.await.unwrap();
             assert_eq!(version_of(&*other, "/e").await, Some(0));
-            for path in ["/none", "/a/b"] {
+            for path in ["/none", "/c/b"] {
                 soon(other.create(path, b"", true)).await.unwrap();
             }
             soon(other.set("/a", b"", None)).await.unwrap();

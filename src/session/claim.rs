@@ -71,6 +71,16 @@ struct Attempt {
     data: Vec<u8>,
 }
 
+impl Attempt {
+    /// The version at which the offset node is confirmed, if there is one to confirm.
+    fn confirmed(&self) -> Option<i32> {
+        // An offset older than its topic is not confirmed: that would make it look newer.
+        self.stored
+            .version
+            .filter(|_| !matches!(self.stored.found, Found::Outdated(_)))
+    }
+}
+
 /// Which step of a claim was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -132,11 +142,15 @@ impl Session {
             for (batch, answer) in batches.into_iter().zip(answers) {
                 match answer? {
                     Answer::Stamped(stats) => {
-                        for (attempt, stat) in batch.into_iter().zip(stats) {
-                            claims.insert(
-                                attempt.want.partition.clone(),
-                                Claim::Ours(claimed(attempt, &stat)),
-                            );
+                        let offsets = join_all(batch.iter().map(|attempt| self.starts_at(attempt)));
+                        let offsets = offsets.await.into_iter();
+                        for ((attempt, stat), stored) in batch.into_iter().zip(stats).zip(offsets) {
+                            let claimed = Claimed {
+                                stream: attempt.want.stream,
+                                token: stat.czxid,
+                                stored: stored?,
+                            };
+                            claims.insert(attempt.want.partition, Claim::Ours(claimed));
                         }
                     }
                     Answer::Refused { at, step, fault } => {
@@ -195,6 +209,22 @@ impl Session {
         Ok(attempts)
     }
 
+    /// What the offset node says now that the partition is ours.
+    async fn starts_at(&self, attempt: &Attempt) -> Result<Stored, Trouble> {
+        match attempt.confirmed() {
+            // The confirmation raised the version by one.
+            Some(version) => Ok(Stored {
+                found: attempt.stored.found.clone(),
+                version: Some(version + 1),
+            }),
+            // Nothing held the claim to what was read; an owner in between may have written since (O2).
+            None => {
+                let want = &attempt.want;
+                self.read_offset(&want.partition, want.topic_created).await
+            }
+        }
+    }
+
     /// Reads one offset node again.
     pub async fn read_offset(
         &self,
@@ -214,12 +244,7 @@ impl Session {
             data: encode_owner(&attempt.want.stream),
             version: Some(0),
         };
-        // An offset older than its topic is not confirmed: that would make it look newer.
-        let confirmed = attempt
-            .stored
-            .version
-            .filter(|_| !matches!(attempt.stored.found, Found::Outdated(_)));
-        let confirm = confirmed.map(|version| Op::Set {
+        let confirm = attempt.confirmed().map(|version| Op::Set {
             path: paths::offset(self.group(), &attempt.want.partition),
             data: attempt.data.clone(),
             version: Some(version),
@@ -484,21 +509,6 @@ impl Session {
 fn warn_of_foreign_stamp(attempt: &Attempt, stat: &Stat) {
     let session = format!("0x{:x}", stat.ephemeral_owner);
     tracing::warn!(partition = %attempt.want.partition, session, "stamped an owner node that was made in place of ours");
-}
-
-fn claimed(attempt: Attempt, stat: &Stat) -> Claimed {
-    let confirmed =
-        attempt.stored.version.is_some() && !matches!(attempt.stored.found, Found::Outdated(_));
-    let mut stored = attempt.stored;
-    // The confirmation raised the version by one.
-    if confirmed {
-        stored.version = stored.version.map(|version| version + 1);
-    }
-    Claimed {
-        stream: attempt.want.stream,
-        token: stat.czxid,
-        stored,
-    }
 }
 
 /// Who an owner node says holds the partition; the member is found by the caller, who knows them.

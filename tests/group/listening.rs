@@ -189,6 +189,31 @@ async fn a_slow_listener_is_overrun_at_its_deadline_and_blocks_nobody_else() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_takes_its_time_after_a_claim_is_waited_for_by_nobody() {
+    // R2
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    kit.send("t", 2);
+    let diary = Diary::default();
+    let builder = kit
+        .builder("h1", kit.config())
+        .with_listener(Arc::new(diary.clone()))
+        .with_outside(Arc::new(Inline::after(Duration::from_secs(2))));
+    let began = Instant::now();
+    let member = kit.join_with(builder, &[("t", 1)]);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert_eq!(kit.offset("t", 1).as_deref(), Some("1"));
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(diary.calls().is_empty(), "it is not done yet");
+    until("it is", || diary.names() == ["after_claim"]).await;
+}
+
 struct Panicking;
 
 impl RebalanceListener for Panicking {

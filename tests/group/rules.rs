@@ -372,3 +372,63 @@ async fn a_change_that_no_watch_tells_of_is_found_by_the_self_check() {
     kit.send("t", 4);
     kit.drain().await;
 }
+
+/// How often something was asked for within a minute.
+async fn in_a_minute(count: impl Fn() -> usize) -> usize {
+    let before = count();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    count() - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_that_lasts_is_met_with_ever_longer_pauses() {
+    // I17, S15
+    let refused = || Fate::Refuse(Fault::Refused("not today".to_owned()));
+
+    // A look that fails.
+    let (kit, asked) = (Kit::new(), Arc::new(Mutex::new(0)));
+    kit.create("t", 2);
+    let counted = asked.clone();
+    let _ = kit.registry.clone().with_fate(move |request| {
+        *counted.lock().unwrap() += 1;
+        if request.path == "/brokers/topics/t" {
+            refused()
+        } else {
+            Fate::Deliver
+        }
+    });
+    let member = kit.join("h1", &[("t", 1)]);
+    let looks = in_a_minute(|| *asked.lock().unwrap()).await;
+    assert!((50..=100).contains(&looks), "{looks}");
+    assert!(member.owned().is_empty());
+
+    // A release that fails.
+    let (kit, asked) = (Kit::new(), Arc::new(Mutex::new(0)));
+    kit.create("t", 2);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    let counted = asked.clone();
+    let _ = kit.registry.clone().with_fate(move |request| {
+        let is_delete = |op: &Op| matches!(op, Op::Delete { path, .. } if path.contains("owners"));
+        if request.ops.iter().any(is_delete) {
+            *counted.lock().unwrap() += 1;
+            return refused();
+        }
+        Fate::Deliver
+    });
+    let connector = member.connector.take().unwrap();
+    let leaving = connector.shutdown(Duration::from_secs(61));
+    let (left, releases) = tokio::join!(leaving, in_a_minute(|| *asked.lock().unwrap()));
+    assert_eq!(left.unwrap().forced.len(), 2);
+    assert!((50..=75).contains(&releases), "{releases}");
+
+    // A session that cannot be opened.
+    let kit = Kit::new();
+    kit.registry.refuse("nobody is there");
+    let mut member = kit.join("h1", &[("t", 1)]);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let told = member.told();
+    let is_try = |event: &&Event| matches!(event, Event::ConnectFailed { .. });
+    let tries = told.iter().filter(is_try).count();
+    assert!((30..=65).contains(&tries), "{tries}");
+}

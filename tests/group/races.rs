@@ -1,0 +1,301 @@
+//! Races: what changes between our reading and our writing, and what is answered after it no longer matters.
+
+use std::time::Duration;
+
+use evenkeel::Event;
+use evenkeel::event::LostCause;
+use evenkeel::registry::Op;
+use evenkeel::testing::{Fate, Kind, MemoryRegistry, Request};
+use evenkeel::wire::encode_topic;
+use tokio::time::{Instant, sleep};
+
+use crate::kit::{GROUP, Kit, at, range, topic, until};
+
+fn old_or_new(version: u32) -> Kit {
+    let registry = MemoryRegistry::new().with_version(3, version);
+    Kit::on(registry.with_tick(Duration::from_millis(500)))
+}
+
+fn creates(request: &Request, path: &str) -> bool {
+    let is_it = |op: &Op| matches!(op, Op::Create { path: at, .. } if at == path);
+    request.ops.iter().any(is_it)
+}
+
+fn deletes(request: &Request, path: &str) -> bool {
+    let is_it = |op: &Op| matches!(op, Op::Delete { path: at, .. } if at == path);
+    request.ops.iter().any(is_it)
+}
+
+fn sets(request: &Request, path: &str) -> bool {
+    let is_it = |op: &Op| matches!(op, Op::Set { path: at, .. } if at == path);
+    request.ops.iter().any(is_it)
+}
+
+/// Something is done once, just ahead of the first request that fits.
+fn ahead_of(
+    kit: &Kit,
+    fits: impl Fn(&Request) -> bool + Send + 'static,
+    deed: impl FnOnce(&MemoryRegistry, &Request) + Send + 'static,
+) {
+    let (hand, mut deed) = (kit.registry.clone(), Some(deed));
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if let Some(deed) = deed.take_if(|_| fits(request)) {
+            deed(&hand, request);
+        }
+        Fate::Deliver
+    });
+}
+
+/// Something is done once, just ahead of whatever follows the first request that fits.
+fn behind(
+    kit: &Kit,
+    fits: impl Fn(&Request) -> bool + Send + Sync + 'static,
+    deed: impl FnOnce(&MemoryRegistry) + Send + 'static,
+) {
+    let has_passed = std::sync::atomic::AtomicBool::new(false);
+    let follows = move |request: &Request| {
+        has_passed.swap(fits(request), std::sync::atomic::Ordering::SeqCst)
+    };
+    ahead_of(kit, follows, |hand, _| deed(hand));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_right_after_it_was_looked_for_is_seen_at_once() {
+    // W1
+    for comes in ["a member", "a partition"] {
+        let kit = Kit::new();
+        kit.create("t", 4);
+        let began = Instant::now();
+        let (owners, partitions) = if comes == "a member" {
+            let ids = format!("/consumers/{GROUP}/ids");
+            let is_list =
+                move |request: &Request| request.kind == Kind::Children && request.path == ids;
+            behind(&kit, is_list, |hand| {
+                let data =
+                    r#"{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}"#;
+                hand.put(&Kit::id_path("g_0"), data);
+            });
+            (2, 4)
+        } else {
+            let is_read = |request: &Request| {
+                request.kind == Kind::Data && request.path == "/brokers/topics/t"
+            };
+            let log = kit.log.clone();
+            behind(&kit, is_read, move |hand| {
+                log.create(&topic("t"), 6);
+                hand.put("/brokers/topics/t", encode_topic(0..6));
+            });
+            (1, 6)
+        };
+        let member = kit.join("h1", &[("t", 1)]);
+        let mine = format!("{}-0", member.name);
+        let streams = [mine.clone(), "g_0-0".to_owned()];
+        let rule = range(&streams[..owners], partitions);
+        let share: Vec<String> = rule
+            .iter()
+            .filter(|(_, stream)| **stream == mine)
+            .map(|(partition, _)| format!("t-{partition}"))
+            .collect();
+        until(comes, || member.owned() == share).await;
+        // Long before the self-check.
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "{comes}: {:?}",
+            began.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_written_between_its_reading_and_the_claim_is_where_reading_begins() {
+    // O2, I6
+    for version in [9, 4] {
+        for before in ["an offset", "none", "one of a former topic"] {
+            let words = format!("3.{version}, {before}");
+            let mut kit = old_or_new(version);
+            let path = Kit::offset_path("t", 0);
+            if before == "one of a former topic" {
+                kit.registry.put(&path, "1");
+            }
+            kit.create("t", 1);
+            if before == "an offset" {
+                kit.registry.put(&path, "1");
+            }
+            for _ in 0..5 {
+                kit.send("t", 1);
+            }
+            // An owner in between: it came, read, committed and went since we looked.
+            let owner = Kit::owner_path("t", 0);
+            ahead_of(
+                &kit,
+                move |request| creates(request, &owner),
+                move |hand, _| hand.put(&path, "3"),
+            );
+            let member = kit.join("h1", &[("t", 1)]);
+            member.settled().await;
+            until(&words, || kit.finished.lock().unwrap().len() == 2).await;
+            assert_eq!(kit.log.starts(), [(at("t", 0), 3)], "{words}");
+            member.leave().await;
+            assert_eq!(kit.offset("t", 0).as_deref(), Some("5"), "{words}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_node_with_our_text_made_just_ahead_of_our_claim_is_not_ours() {
+    // S8, J3
+    for version in [9, 4] {
+        let mut kit = old_or_new(version);
+        kit.create("t", 2);
+        let owner = Kit::owner_path("t", 0);
+        let path = owner.clone();
+        ahead_of(
+            &kit,
+            move |request| creates(request, &path),
+            |hand, request| {
+                for op in &request.ops {
+                    if let Op::Create { path, data, .. } = op {
+                        hand.put(path, data);
+                        break;
+                    }
+                }
+            },
+        );
+        let mut member = kit.join("h1", &[("t", 1)]);
+        until("it waits", || {
+            !member.connector().health().waiting.is_empty()
+        })
+        .await;
+        kit.send("t", 2);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(member.owned(), ["t-1"]);
+        assert_eq!(kit.finished.lock().unwrap().len(), 1);
+        let is_claim = |event: &Event| matches!(event, Event::Claimed { partition, .. } if *partition == at("t", 0));
+        assert!(!member.told().iter().any(is_claim));
+        kit.registry.delete(&owner);
+        kit.drain().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_under_way_leaves_alone_what_somebody_made_in_its_place() {
+    // A7, I10, J1
+    for version in [9, 4] {
+        for is_done in [true, false] {
+            let words = format!("3.{version}, something to commit: {is_done}");
+            let mut kit = old_or_new(version);
+            kit.create("t", 1);
+            let mut member = kit.join("h1", &[("t", 1)]);
+            member.settled().await;
+            if is_done {
+                kit.send("t", 1);
+                kit.drain().await;
+            }
+            let (owner, path) = (Kit::owner_path("t", 0), Kit::owner_path("t", 0));
+            ahead_of(
+                &kit,
+                move |request| deletes(request, &path),
+                move |hand, _| {
+                    hand.delete(&owner);
+                    hand.put(&owner, "other-0");
+                },
+            );
+            let before = kit.registry.zxid();
+            let connector = member.connector.take().unwrap();
+            connector.shutdown(Duration::from_secs(10)).await.unwrap();
+            assert_eq!(kit.owners("t")[&0], "other-0", "{words}");
+            let offsets = kit.writes_below("/consumers/g/offsets", before);
+            assert_eq!(offsets, [], "{words}");
+            let is_loss = |event: &Event| {
+                let cause = LostCause::OwnerNodeGone;
+                matches!(event, Event::Lost { cause: of, .. } if *of == cause)
+            };
+            assert!(member.told().iter().any(is_loss), "{words}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_word_about_a_former_ownership_says_nothing_about_the_present_one() {
+    // S7, A5
+    for is_refused in [false, true] {
+        let mut kit = Kit::new();
+        kit.create("t", 1);
+        let mut member = kit.join("h1", &[("t", 1)]);
+        member.settled().await;
+        kit.send("t", 1);
+        kit.drain().await;
+        member.told();
+        // The owner node goes just before or just after a commit, whose answer comes only with the news of that.
+        let (hand, owner) = (kit.registry.clone(), Kit::owner_path("t", 0));
+        let (path, mut is_first) = (Kit::offset_path("t", 0), true);
+        let _ = kit.registry.clone().with_fate(move |request: &Request| {
+            if !sets(request, &path) || !std::mem::take(&mut is_first) {
+                return Fate::Deliver;
+            }
+            if is_refused {
+                hand.delete(&owner);
+            }
+            Fate::DelayAnswer(Duration::from_millis(100))
+        });
+        let goes = async {
+            sleep(Duration::from_millis(50)).await;
+            if !is_refused {
+                kit.registry.delete(&Kit::owner_path("t", 0));
+            }
+        };
+        let (committed, ()) = tokio::join!(member.connector().commit(), goes);
+        assert_eq!(committed.is_err(), is_refused);
+        member
+            .tells("that it claimed it anew", |event| {
+                matches!(event, Event::Claimed { .. })
+            })
+            .await;
+        let written = if is_refused { "0" } else { "1" };
+        assert_eq!(kit.offset("t", 0).as_deref(), Some(written));
+        sleep(Duration::from_secs(1)).await;
+        kit.send("t", 1);
+        kit.drain().await;
+        member.connector().commit().await.unwrap();
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("2"));
+        let is_wrong = |event: &Event| {
+            matches!(
+                event,
+                Event::Lost { .. } | Event::RewindRepaired { .. } | Event::ForeignAdvance { .. }
+            )
+        };
+        let told = member.told();
+        assert!(!told.iter().any(is_wrong), "{told:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_refused_to_a_former_ownership_does_not_end_the_present_one() {
+    // S7, A5
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    // The owner node goes just before the start is committed, whose answer comes only with the news of that.
+    let (hand, owner) = (kit.registry.clone(), Kit::owner_path("t", 0));
+    let (path, mut is_first) = (Kit::offset_path("t", 0), true);
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if !creates(request, &path) || !std::mem::take(&mut is_first) {
+            return Fate::Deliver;
+        }
+        hand.delete(&owner);
+        Fate::DelayAnswer(Duration::from_millis(100))
+    });
+    let mut member = kit.join("h1", &[("t", 1)]);
+    let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+    member.tells("that it is lost", is_loss).await;
+    member
+        .tells("that it claimed it anew", |event| {
+            matches!(event, Event::Claimed { .. })
+        })
+        .await;
+    kit.send("t", 1);
+    kit.drain().await;
+    sleep(Duration::from_secs(1)).await;
+    let told = member.told();
+    assert!(!told.iter().any(is_loss), "{told:#?}");
+    assert_eq!(member.owned(), ["t-0"]);
+}

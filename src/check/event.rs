@@ -93,7 +93,8 @@ pub enum Fact {
         /// What it is about.
         partitions: Vec<TopicPartition>,
     },
-    /// A call of the listener did not end in its time, and the member went on without it: later calls come late as well.
+    /// A call of the listener did not end in its time, and the member went on without it: later calls come late as well. Also
+    /// for a listener that is known to take its time.
     Overrun {
         /// Which call.
         name: String,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel::clock::TokioClock;
+use evenkeel::event::LostCause;
 use evenkeel::id::IdContext;
 use evenkeel::testing::check::{Case, Fact, Limits, Verdict};
 use evenkeel::testing::{Fate, Inline, Kind, Latency, MemoryRegistry, Request, history};
@@ -492,6 +493,11 @@ impl<'a> Run<'a> {
         listener.name.set(name.clone()).expect("it had none");
         self.facts.came(&name);
         self.names.insert(name.clone());
+        if manner.listener_ms.is_some_and(|time| time > 0) {
+            // Its calls come in their order, but one after another: some when the partition is owned anew already.
+            let name_of_call = "any".to_owned();
+            self.facts.note(&name, Fact::Overrun { name: name_of_call });
+        }
         let switch = Switch::default();
         let mut tasks = vec![tokio::spawn(switch.over(coordinator))];
         for stream in streams.into_values().flatten() {
@@ -794,11 +800,25 @@ fn tell(facts: &Facts, member: &str, event: Event) {
         Event::Waiting { .. } => facts.count("claim conflict"),
         Event::Stuck { .. } => facts.count("stuck"),
         Event::IdHeld { .. } => facts.count("own id held by an earlier session"),
-        Event::Lost { cause, .. } => facts.count(match cause {
-            evenkeel::event::LostCause::OwnerNodeGone => "owner node deleted by somebody else",
-            evenkeel::event::LostCause::RegistrationGone => "registration deleted by somebody else",
-            _ => "lost with the session",
-        }),
+        Event::Lost {
+            partition,
+            cause,
+            undone,
+        } => {
+            facts.count(match cause {
+                LostCause::OwnerNodeGone => "owner node deleted by somebody else",
+                LostCause::RegistrationGone => "registration deleted by somebody else",
+                _ => "lost with the session",
+            });
+            // Its release may have been under way, and carried out.
+            let undone = undone as u64;
+            let lost = Fact::Released {
+                partition,
+                undone,
+                is_forced: true,
+            };
+            facts.note(member, lost);
+        }
         Event::RewindRepaired { .. } => facts.count("rewind repaired"),
         Event::ForeignAdvance { .. } => facts.count("foreign advance"),
         Event::CommitFailed { .. } => facts.count("commit failed"),

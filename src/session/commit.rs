@@ -340,7 +340,9 @@ impl Session {
                 .last
                 .as_ref()
                 .is_some_and(|commit| commit.version.is_none());
-            if !(makes_a_node && self.dialect == Dialect::V3_4) {
+            // With no word about the offset node there is nothing by which the next owner's node would differ from ours.
+            let is_blind = parting.last.is_none() && parting.version.is_none();
+            if !(is_blind || makes_a_node && self.dialect == Dialect::V3_4) {
                 open.push(parting);
                 continue;
             }

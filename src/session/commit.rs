@@ -354,7 +354,10 @@ impl Session {
                 }
             }
         }
-        while !open.is_empty() {
+        for _ in 0..TRIES {
+            if open.is_empty() {
+                return Ok(results);
+            }
             let batches = runs(open, |parting| {
                 self.release_ops(parting).iter().map(Op::size).sum()
             });
@@ -391,7 +394,11 @@ impl Session {
                 }
             }
         }
-        Ok(results)
+        if open.is_empty() {
+            return Ok(results);
+        }
+        let reason = format!("releasing below {}: refused again and again", self.path);
+        Err(Trouble::Transient(reason))
     }
 
     fn release_ops(&self, parting: &Parting) -> Vec<Op> {

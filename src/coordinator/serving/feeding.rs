@@ -120,8 +120,11 @@ impl Serving<'_> {
                 committed,
                 queue,
             } => {
-                held.version = version;
-                held.committed = committed.or(held.committed);
+                // A commit may have gone on while it began: what that wrote is newer.
+                if version >= held.version {
+                    held.version = version;
+                    held.committed = committed.or(held.committed);
+                }
                 held.state = HeldState::Reading;
                 // Silence is counted from here.
                 held.quiet.note(None, Instant::now());

@@ -230,7 +230,8 @@ impl MemoryRegistry {
 
     /// Cuts a follower off from the leader. Its clients notice nothing for a while: reads and heartbeats are answered, from
     /// what it knew; writes hang; the leader hears nothing of their sessions and ends them in time. After the sync limit it
-    /// sends its clients away, to other servers. Answers whether there was such a follower, not cut off yet.
+    /// sends its clients away, to other servers. Answers whether there was such a follower, not cut off yet, and enough
+    /// others for a quorum; see [`halt`](Self::halt) for none.
     pub fn isolate(&self, server: usize) -> bool {
         self.ensemble.with(|world| world.isolate(server))
     }

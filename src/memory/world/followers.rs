@@ -316,6 +316,16 @@ impl World {
     /// The follower hears nothing of the leader any more, nor the leader of it. Its clients notice nothing for a while.
     pub(in crate::memory) fn isolate(&mut self, server: usize) -> bool {
         let (now, limit) = (self.now, self.sync_limit);
+        // With more of them away there would be no quorum: that is another outage.
+        let away = self
+            .followers
+            .iter()
+            .filter(|f| f.isolated.is_some())
+            .count()
+            + 1;
+        if away * 2 > self.followers.len() {
+            return false;
+        }
         let Some(follower) = self.follower(server) else {
             return false;
         };

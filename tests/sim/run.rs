@@ -163,6 +163,9 @@ impl<'a> Run<'a> {
         facts.came(PRODUCER);
         let kit = Kit::on(registry);
         kit.create("t", plan.partitions);
+        // The servers' clock began with the run, and so did this one.
+        let real_us = kit.registry.log()[0].time_ms * 1000;
+        facts.note("clock", Fact::Clock { real_us });
         Self {
             plan,
             met,
@@ -810,14 +813,16 @@ fn tell(facts: &Facts, member: &str, event: Event) {
                 LostCause::RegistrationGone => "registration deleted by somebody else",
                 _ => "lost with the session",
             });
-            // Its release may have been under way, and carried out.
-            let undone = undone as u64;
-            let lost = Fact::Released {
-                partition,
-                undone,
-                is_forced: true,
-            };
-            facts.note(member, lost);
+            // Its release may have been under way when the session ended, and carried out.
+            if cause == LostCause::SessionLost {
+                let undone = undone as u64;
+                let lost = Fact::Released {
+                    partition,
+                    undone,
+                    is_forced: true,
+                };
+                facts.note(member, lost);
+            }
         }
         Event::RewindRepaired { .. } => facts.count("rewind repaired"),
         Event::ForeignAdvance { .. } => facts.count("foreign advance"),

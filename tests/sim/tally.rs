@@ -90,6 +90,10 @@ impl Tally {
                 "too tame: {what} {seen}, at least {floor}\n{self}"
             );
         }
+        assert!(
+            self.least_margin_ms.is_some(),
+            "nothing was judged by the clock\n{self}"
+        );
         for what in SOMETIMES {
             let seen = self.counters.get(what).copied().unwrap_or(0);
             assert!(seen > 0, "too tame: never saw \"{what}\"\n{self}");

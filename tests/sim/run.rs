@@ -78,6 +78,8 @@ enum Undo {
     Clean(String),
     Lead(i32),
     Up,
+    /// No fault, but messages for those who may still read and should not.
+    Send,
 }
 
 struct Run<'a> {
@@ -224,6 +226,13 @@ impl<'a> Run<'a> {
             .insert((Instant::now() + ms(after), self.faults), undo);
     }
 
+    /// Messages come all the time that a session may take to end.
+    fn tempt(&mut self) {
+        for hundredths in [52, 60, 68, 76, 84, 92, 99] {
+            self.later(self.plan.session_ms * hundredths / 100, Undo::Send);
+        }
+    }
+
     fn put_right(&mut self, undo: Undo) {
         let registry = &self.kit.registry;
         match undo {
@@ -253,6 +262,7 @@ impl<'a> Run<'a> {
                 let _ = self.kit.log.set_leader(&at("t", partition), true);
             }
             Undo::Up => self.kit.log.come_up(),
+            Undo::Send => self.send(1),
         }
     }
 
@@ -333,6 +343,7 @@ impl<'a> Run<'a> {
                     let (name, from) = (process.name.clone(), self.facts.now());
                     registry.cut(session);
                     self.later(ms, Undo::Heal(session, name, from));
+                    self.tempt();
                 }
             }
             Deed::Sever { place } => {
@@ -359,6 +370,7 @@ impl<'a> Run<'a> {
                 self.facts.count("follower cut off");
                 let (members, from) = (self.everybody(), self.facts.now());
                 self.later(ms, Undo::Rejoin(server, members, from));
+                self.tempt();
             }
             Deed::Halt { ms } => {
                 registry.halt();

@@ -222,10 +222,8 @@ fn an_interrupt_leaves_in_order_and_a_second_one_ends_at_once() {
     let (status, took) = (status.expect("it has ended"), told.elapsed());
     assert_eq!(status.code(), Some(1), "{status}");
     assert!(took < SLACK, "{took:?}");
-    passed(
-        "commands",
-        &[("zookeeper", version), ("broker", broker.version())],
-    );
+    // The broker is the same for all: it is no column of the matrix.
+    passed("commands", &[("zookeeper", version)]);
 }
 
 #[test]

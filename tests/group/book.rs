@@ -80,23 +80,11 @@ impl Book {
     }
 
     pub fn delivered(&self, who: &Arc<str>, partition: &TopicPartition, token: i64, offset: i64) {
-        let partition = partition.clone();
-        let fact = Fact::Delivered {
-            partition,
-            token,
-            offset,
-        };
-        self.note_as(who, fact);
+        self.note_as(who, delivered(partition, token, offset));
     }
 
     pub fn done(&self, who: &Arc<str>, partition: &TopicPartition, token: i64, offset: i64) {
-        let partition = partition.clone();
-        let fact = Fact::Done {
-            partition,
-            token,
-            offset,
-        };
-        self.note_as(who, fact);
+        self.note_as(who, done(partition, token, offset));
     }
 
     pub fn judge(&self) -> Verdict {
@@ -110,7 +98,26 @@ impl Book {
     }
 }
 
-fn fact(event: Event) -> Option<Fact> {
+/// A message was handed over.
+pub fn delivered(partition: &TopicPartition, token: i64, offset: i64) -> Fact {
+    Fact::Delivered {
+        partition: partition.clone(),
+        token,
+        offset,
+    }
+}
+
+/// A message is done and about to be acknowledged.
+pub fn done(partition: &TopicPartition, token: i64, offset: i64) -> Fact {
+    Fact::Done {
+        partition: partition.clone(),
+        token,
+        offset,
+    }
+}
+
+/// What the judge is to know of what a member tells, if anything.
+pub fn fact(event: Event) -> Option<Fact> {
     match event {
         Event::Joined { session, .. } => Some(Fact::Joined { session }),
         Event::OffsetReset {

@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::book::done;
 use crate::facts::Facts;
 use crate::kit::{GROUP, Kit, at, range, topic};
-use crate::process::{Switch, done};
+use crate::process::Switch;
 
 /// So often a rebalance is tried, with so much time between.
 const TRIES: usize = 4;

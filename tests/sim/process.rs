@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use evenkeel::testing::check::{Fact, Phase};
 
+use crate::book::{delivered, done};
 use crate::facts::Facts;
 use crate::plan::{Manner, Work};
 
@@ -168,12 +169,11 @@ impl Application {
             if self.calm.is_there() {
                 self.finish(&mut kept);
             }
-            let is_waiting = bag.is_empty() && kept.is_empty();
             let next = tokio::select! {
                 biased;
                 next = stream.recv_owned() => Some(next),
                 () = self.calm.comes(), if !kept.is_empty() => None,
-                () = sleep(Duration::from_millis(40)), if !is_waiting && !bag.is_empty() => None,
+                () = sleep(Duration::from_millis(40)), if !bag.is_empty() => None,
             };
             match next {
                 Some(Some(message)) => {
@@ -213,22 +213,6 @@ impl Application {
             self.facts.note(&self.name, fact);
             message.ack();
         }
-    }
-}
-
-pub fn delivered(partition: &TopicPartition, token: i64, offset: i64) -> Fact {
-    Fact::Delivered {
-        partition: partition.clone(),
-        token,
-        offset,
-    }
-}
-
-pub fn done(partition: &TopicPartition, token: i64, offset: i64) -> Fact {
-    Fact::Done {
-        partition: partition.clone(),
-        token,
-        offset,
     }
 }
 

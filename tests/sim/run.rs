@@ -16,6 +16,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::book::fact;
 use crate::facts::Facts;
 use crate::kit::{GROUP, Kit, at, range};
 use crate::legacy::Legacy;
@@ -307,14 +308,8 @@ impl<'a> Run<'a> {
             }
             Deed::PauseLegacy { place, ms } if !self.legacy.is_empty() => {
                 let legacy = &self.legacy[place % self.legacy.len()];
-                legacy.switch.stop();
                 let (switch, session) = (legacy.switch.clone(), legacy.session());
-                let name = legacy.name.clone();
-                if let Some(session) = session {
-                    self.kit.registry.cut(session);
-                }
-                let from = self.facts.now();
-                self.later(ms, Undo::Go(switch, session, name, from));
+                self.stop(switch, session, legacy.name.clone(), ms);
             }
             ref other => self.disturb(other),
         }
@@ -327,14 +322,8 @@ impl<'a> Run<'a> {
                 let Some(process) = self.process(place) else {
                     return;
                 };
-                process.switch.stop();
                 let (switch, session) = (process.switch.clone(), process.session());
-                let name = process.name.clone();
-                if let Some(session) = session {
-                    registry.cut(session);
-                }
-                let from = self.facts.now();
-                self.later(ms, Undo::Go(switch, session, name, from));
+                self.stop(switch, session, process.name.clone(), ms);
             }
             Deed::Cut { place, ms } => {
                 if let Some(process) = self.process(place)
@@ -411,6 +400,16 @@ impl<'a> Run<'a> {
             }
             _ => {}
         }
+    }
+
+    /// A process stands still for a while, and its server hears nothing of it.
+    fn stop(&mut self, switch: Switch, session: Option<i64>, name: String, ms: u64) {
+        switch.stop();
+        if let Some(session) = session {
+            self.kit.registry.cut(session);
+        }
+        let from = self.facts.now();
+        self.later(ms, Undo::Go(switch, session, name, from));
     }
 
     fn take(&mut self, place: usize) -> Process {
@@ -668,10 +667,7 @@ impl<'a> Run<'a> {
     fn is_right(&self) -> bool {
         let mut streams = Vec::new();
         for process in &self.members {
-            let count = process.connector.as_ref().map_or(0, |c| {
-                c.health();
-                self.streams_of(&process.name)
-            });
+            let count = self.streams_of(&process.name);
             streams.extend((0..count).map(|number| format!("{}-{number}", process.name)));
         }
         self.kit.owners("t") == range(&streams, self.partitions)
@@ -774,41 +770,14 @@ async fn ended(task: JoinHandle<()>, what: &str) -> Result<(), String> {
 
 /// What a member tells, as facts and as counters.
 fn tell(facts: &Facts, member: &str, event: Event) {
+    if let Some(fact) = fact(event.clone()) {
+        facts.note(member, fact);
+    }
     match event {
-        Event::Joined { session, .. } => facts.note(member, Fact::Joined { session }),
-        Event::OffsetReset {
-            partition,
-            from,
-            to: Some(to),
-            ..
-        } => {
-            facts.count("reset");
-            facts.note(
-                member,
-                Fact::Reset {
-                    partition,
-                    from,
-                    to,
-                },
-            );
-        }
+        Event::OffsetReset { to: Some(_), .. } => facts.count("reset"),
         Event::Released {
-            partition,
-            undone,
-            is_forced,
-            ..
-        } => {
-            if is_forced {
-                facts.count("forced release");
-            }
-            let undone = undone as u64;
-            let released = Fact::Released {
-                partition,
-                undone,
-                is_forced,
-            };
-            facts.note(member, released);
-        }
+            is_forced: true, ..
+        } => facts.count("forced release"),
         Event::Lapsed => facts.count("lapse"),
         Event::Resumed { .. } => facts.count("lapse then resume"),
         Event::SessionLost { .. } => facts.count("session lost"),

@@ -10,13 +10,13 @@ use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetCause {
-    /// Nothing was committed yet.
+    /// Nothing was committed yet: there is no offset node, or it says -1 (L-4).
     NoOffset,
     /// What was committed is not in the log any more, or not yet.
     OutOfRange,
     /// The topic was deleted and made again after the offset was written.
     TopicRecreated,
-    /// The stored offset was negative, which means none.
+    /// The stored offset was a negative number other than -1, which means none as well.
     Negative,
     /// The stored text could not be read, and `malformed.offset` is `treat_as_missing`.
     Malformed,

@@ -13,7 +13,7 @@ use crate::id::{HashedHost, IdContext, IdStrategy, RankedHost};
 use crate::registry::{Connection, Dialect, Fault, Registry, Stat};
 use crate::wire::paths;
 use crate::wire::{
-    Broker, StoredOffset, decode_broker, decode_offset, decode_owner, decode_topic,
+    Broker, NO_OFFSET, StoredOffset, decode_broker, decode_offset, decode_owner, decode_topic,
     read_registration,
 };
 
@@ -369,6 +369,7 @@ fn member(
 fn offset(data: &[u8], path: &str, troubles: &mut Vec<String>) -> Option<i64> {
     match decode_offset(data) {
         Ok(StoredOffset::At(offset)) => Some(offset),
+        Ok(StoredOffset::Negative(NO_OFFSET)) => None,
         Ok(StoredOffset::Negative(offset)) => {
             troubles.push(format!("{path}: offset {offset} stands for none"));
             None

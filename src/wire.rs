@@ -10,7 +10,9 @@ mod registration;
 mod topic;
 
 pub use broker::{Broker, Endpoint, decode_broker, encode_broker, lowest_version};
-pub use claim::{StoredOffset, decode_offset, decode_owner, encode_offset, encode_owner, is_owner};
+pub use claim::{
+    NO_OFFSET, StoredOffset, decode_offset, decode_owner, encode_offset, encode_owner, is_owner,
+};
 pub use registration::{
     MAX_STREAMS, ReadBy, Registration, decode_registration, encode_registration, read_registration,
 };

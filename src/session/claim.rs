@@ -9,7 +9,7 @@ use crate::group::{StreamId, TopicPartition};
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
 use crate::session::{STAMPED, Session, Trouble, runs, trouble};
 use crate::wire::paths;
-use crate::wire::{StoredOffset, decode_offset, encode_owner};
+use crate::wire::{NO_OFFSET, StoredOffset, decode_offset, encode_offset, encode_owner};
 
 /// After so many refused transactions claims are sent one by one.
 const BATCH_REFUSALS: usize = 3;
@@ -29,6 +29,7 @@ pub(crate) struct Want {
 /// What stands at an offset node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
+    /// No node, or one that says [`NO_OFFSET`].
     Nothing,
     At(i64),
     Negative(i64),
@@ -72,12 +73,21 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// The version at which the offset node is confirmed, if there is one to confirm.
-    fn confirmed(&self) -> Option<i32> {
-        // An offset older than its topic is not confirmed: that would make it look newer.
-        self.stored
-            .version
-            .filter(|_| !matches!(self.stored.found, Found::Outdated(_)))
+    /// What the claim writes at the offset node: what stands there. An offset older than its topic is taken away, since written
+    /// again it would look newer than the topic.
+    fn confirmation(&self) -> Vec<u8> {
+        match self.stored.found {
+            Found::Nothing | Found::Outdated(_) => encode_offset(NO_OFFSET),
+            _ => self.data.clone(),
+        }
+    }
+
+    /// What the offset node says once the claim stands: the same, one version further.
+    fn confirmed(&self) -> Stored {
+        Stored {
+            found: self.stored.found.clone(),
+            version: Some(self.stored.version.map_or(0, |version| version + 1)),
+        }
     }
 }
 
@@ -119,8 +129,8 @@ impl Next {
 }
 
 impl Session {
-    /// Claims what is free among these. The offset nodes are read first and confirmed with the claim, so that an
-    /// earlier owner's late commit finds another version (hazards 2.2).
+    /// Claims what is free among these. The offset nodes are read first and written with the claim, made where there are
+    /// none: an earlier owner's late commit, or its late release, finds another version (hazards 2.2).
     pub async fn claim(
         &self,
         wants: Vec<Want>,
@@ -132,23 +142,22 @@ impl Session {
             if open.is_empty() {
                 return Ok(claims);
             }
-            let batches = if refusals < BATCH_REFUSALS {
+            let mut batches = if refusals < BATCH_REFUSALS {
                 runs(open, |attempt| self.claim_size(attempt))
             } else {
                 open.into_iter().map(|attempt| vec![attempt]).collect()
             };
             open = Vec::new();
-            let answers = join_all(batches.iter().map(|batch| self.claim_batch(batch))).await;
+            let answers = join_all(batches.iter_mut().map(|batch| self.claim_batch(batch))).await;
             for (batch, answer) in batches.into_iter().zip(answers) {
                 match answer? {
                     Answer::Stamped(stats) => {
-                        let offsets = join_all(batch.iter().map(|attempt| self.starts_at(attempt)));
-                        let offsets = offsets.await.into_iter();
-                        for ((attempt, stat), stored) in batch.into_iter().zip(stats).zip(offsets) {
+                        for (attempt, stat) in batch.into_iter().zip(stats) {
+                            let stored = attempt.confirmed();
                             let claimed = Claimed {
                                 stream: attempt.want.stream,
                                 token: stat.czxid,
-                                stored: stored?,
+                                stored,
                             };
                             claims.insert(attempt.want.partition, Claim::Ours(claimed));
                         }
@@ -209,22 +218,6 @@ impl Session {
         Ok(attempts)
     }
 
-    /// What the offset node says now that the partition is ours.
-    async fn starts_at(&self, attempt: &Attempt) -> Result<Stored, Trouble> {
-        match attempt.confirmed() {
-            // The confirmation raised the version by one.
-            Some(version) => Ok(Stored {
-                found: attempt.stored.found.clone(),
-                version: Some(version + 1),
-            }),
-            // Nothing held the claim to what was read; an owner in between may have written since (O2).
-            None => {
-                let want = &attempt.want;
-                self.read_offset(&want.partition, want.topic_created).await
-            }
-        }
-    }
-
     /// Reads one offset node again.
     pub async fn read_offset(
         &self,
@@ -244,12 +237,23 @@ impl Session {
             data: encode_owner(&attempt.want.stream),
             version: Some(0),
         };
-        let confirm = attempt.confirmed().map(|version| Op::Set {
-            path: paths::offset(self.group(), &attempt.want.partition),
-            data: attempt.data.clone(),
-            version: Some(version),
-        });
-        [stamp].into_iter().chain(confirm).collect()
+        let (path, data) = (
+            paths::offset(self.group(), &attempt.want.partition),
+            attempt.confirmation(),
+        );
+        let confirm = match attempt.stored.version {
+            Some(version) => Op::Set {
+                path,
+                data,
+                version: Some(version),
+            },
+            None => Op::Create {
+                path,
+                data,
+                ephemeral: false,
+            },
+        };
+        vec![stamp, confirm]
     }
 
     fn claim_ops(&self, attempt: &Attempt) -> Vec<Op> {
@@ -264,7 +268,7 @@ impl Session {
             .collect()
     }
 
-    async fn claim_batch(&self, batch: &[Attempt]) -> Result<Answer, Trouble> {
+    async fn claim_batch(&self, batch: &mut [Attempt]) -> Result<Answer, Trouble> {
         if self.dialect == Dialect::V3_5 {
             let ops = batch
                 .iter()
@@ -272,7 +276,11 @@ impl Session {
                 .collect();
             return self.stamp_batch(ops, 1).await;
         }
-        // On 3.4 the node is made first and counts only once it is stamped (hazards 2.2).
+        // A transaction cannot create nodes on 3.4: the offset node is made first.
+        if let Some(answer) = self.make_offset_nodes(batch).await {
+            return Ok(answer);
+        }
+        // So is the owner node, and it counts only once it is stamped (hazards 2.2).
         let creates = batch.iter().map(|attempt| {
             let path = paths::owner(self.group(), &attempt.want.partition);
             let data = encode_owner(&attempt.want.stream);
@@ -316,6 +324,29 @@ impl Session {
             }
         }
         Ok(answer)
+    }
+
+    /// Makes the offset nodes that are missing, which say then that there is no offset.
+    async fn make_offset_nodes(&self, batch: &mut [Attempt]) -> Option<Answer> {
+        let missing: Vec<usize> = (0..batch.len())
+            .filter(|at| batch[*at].stored.version.is_none())
+            .collect();
+        let partitions = missing.iter().map(|at| &batch[*at].want.partition);
+        let answers = join_all(partitions.map(|partition| self.make_offset_node(partition))).await;
+        for (at, answer) in missing.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => batch[at].stored.version = Some(0),
+                Err(Fault::Unknown(_)) => return Some(Answer::Unknown),
+                Err(fault) => {
+                    return Some(Answer::Refused {
+                        at,
+                        step: Step::Confirm,
+                        fault,
+                    });
+                }
+            }
+        }
+        None
     }
 
     async fn is_unstamped(&self, path: &str) -> bool {
@@ -391,19 +422,12 @@ impl Session {
                     Claim::Refused(format!("{at}: {fault}")),
                 ))
             }
-            (Step::Create, Fault::NoNode) => match self.ensure_parents(&path).await {
-                Ok(()) => Ok(Next::Retry(attempt)),
-                Err(Trouble::Fatal(error)) => Ok(Next::Settled(
-                    attempt.want.partition,
-                    Claim::Refused(error.to_string()),
-                )),
-                Err(trouble) => Err(trouble),
-            },
+            (Step::Create, Fault::NoNode) => self.retry_below_parents(attempt).await,
+            (Step::Confirm, Fault::NoNode) if attempt.stored.version.is_none() => {
+                self.retry_below_parents(attempt).await
+            }
             (Step::Confirm, _) => {
-                let offset_path = paths::offset(self.group(), &attempt.want.partition);
-                let answer = self.connection.data(&offset_path).await;
-                (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
-                    .map_err(|fault| trouble("reading", &offset_path, fault))?;
+                self.read_again(&mut attempt).await?;
                 Ok(Next::Retry(attempt))
             }
             (_, Fault::NodeExists | Fault::BadVersion | Fault::NoNode) => {
@@ -413,24 +437,61 @@ impl Session {
         }
     }
 
+    /// Makes what is missing above the owner node and the offset node.
+    async fn retry_below_parents(&self, attempt: Attempt) -> Result<Next, Trouble> {
+        let partition = &attempt.want.partition;
+        let owner = paths::owner(self.group(), partition);
+        let mut made = self.ensure_parents(&owner).await;
+        if made.is_ok() && attempt.stored.version.is_none() {
+            let offset = paths::offset(self.group(), partition);
+            made = self.ensure_parents(&offset).await;
+        }
+        match made {
+            Ok(()) => Ok(Next::Retry(attempt)),
+            Err(Trouble::Fatal(error)) => Ok(Next::Settled(
+                attempt.want.partition,
+                Claim::Refused(error.to_string()),
+            )),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    async fn read_again(&self, attempt: &mut Attempt) -> Result<(), Trouble> {
+        let path = paths::offset(self.group(), &attempt.want.partition);
+        let answer = self.connection.data(&path).await;
+        (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
+            .map_err(|fault| trouble("reading", &path, fault))?;
+        Ok(())
+    }
+
     /// Deletes those of these owner nodes that are of this session.
     pub async fn discard(&self, partitions: &BTreeSet<TopicPartition>) -> Result<(), Trouble> {
         if !partitions.is_empty() {
             self.catch_up().await?;
         }
         for partition in partitions {
-            let path = paths::owner(self.group(), partition);
+            self.discard_one(partition).await?;
+        }
+        Ok(())
+    }
+
+    async fn discard_one(&self, partition: &TopicPartition) -> Result<(), Trouble> {
+        let path = paths::owner(self.group(), partition);
+        for _ in 0..TRIES {
+            let confirmed = self.offset_version(partition).await?;
             let stat = match self.connection.stat(&path).await {
                 Ok(Some(stat)) if self.is_mine(&stat) => stat,
-                Ok(_) => continue,
+                Ok(_) => return Ok(()),
                 Err(fault) => return Err(trouble("reading", &path, fault)),
             };
-            match self.connection.delete(&path, Some(stat.version)).await {
-                Ok(()) | Err(Fault::NoNode | Fault::BadVersion) => {}
+            match self.delete_owner(partition, stat.version, confirmed).await {
+                Ok(()) => return Ok(()),
+                Err(Fault::NoNode | Fault::BadVersion) => {}
                 Err(fault) => return Err(trouble("deleting", &path, fault)),
             }
         }
-        Ok(())
+        let reason = format!("deleting {path}: refused again and again");
+        Err(Trouble::Transient(reason))
     }
 
     /// Whose owner node stands there. Never judged by its text: a node with our text may be of a session that ended (D-7).
@@ -445,11 +506,12 @@ impl Session {
             && stat.version == STAMPED
             && data == encode_owner(&attempt.want.stream)
         {
-            // Ours, of a transaction whose answer was lost. Its confirmation moved the offset node's version too.
-            let offset_path = paths::offset(self.group(), &attempt.want.partition);
-            let answer = self.connection.data(&offset_path).await;
-            (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
-                .map_err(|fault| trouble("reading", &offset_path, fault))?;
+            // Ours, of a transaction whose answer was lost. It wrote the offset node too, and an operator may have since.
+            let (confirmed, written) = (attempt.confirmed(), attempt.confirmation());
+            self.read_again(&mut attempt).await?;
+            if attempt.stored.version == confirmed.version && attempt.data == written {
+                attempt.stored = confirmed;
+            }
             return Ok(Next::Settled(
                 attempt.want.partition,
                 Claim::Ours(Claimed {
@@ -460,47 +522,86 @@ impl Session {
             ));
         }
         if self.is_mine(&stat) || self.is_left_behind(&stat) {
-            return self.delete_former(attempt, path, stat.version).await;
+            return self.delete_former(attempt, stat.version).await;
         }
         Ok(Next::Settled(attempt.want.partition, Claim::HeldByAnother))
     }
-}
 
-impl Session {
-    /// Deletes what stands there of ours, if nobody has claimed the partition since its offset was read: it may go by itself any
-    /// moment, and the next owner's node is at the same version. Every claim writes the offset node.
-    async fn delete_former(
-        &self,
-        mut attempt: Attempt,
-        path: String,
-        version: i32,
-    ) -> Result<Next, Trouble> {
-        let offset_path = paths::offset(self.group(), &attempt.want.partition);
-        let check = attempt.stored.version.map(|version| Op::Check {
-            path: offset_path.clone(),
-            version: Some(version),
-        });
-        let delete = Op::Delete {
-            path: path.clone(),
-            version: Some(version),
-        };
-        let fault = match self
-            .connection
-            .multi(check.into_iter().chain([delete]).collect())
-            .await
-        {
-            Ok(_) => return Ok(Next::Retry(attempt)),
-            Err(multi) => multi.fault,
+    /// Deletes what stands there of ours, if nobody has claimed the partition since its offset was read: it may go by itself
+    /// any moment.
+    async fn delete_former(&self, mut attempt: Attempt, version: i32) -> Result<Next, Trouble> {
+        let partition = &attempt.want.partition;
+        let fault = match attempt.stored.version {
+            Some(confirmed) => match self.delete_owner(partition, version, confirmed).await {
+                Ok(()) => return Ok(Next::Retry(attempt)),
+                Err(fault) => fault,
+            },
+            // Looked at again once there is a node by which another's claim would show.
+            None => {
+                self.offset_version(partition).await?;
+                Fault::NoNode
+            }
         };
         match fault {
             Fault::NoNode | Fault::BadVersion => {}
             Fault::Unknown(_) => self.catch_up().await?,
-            fault => return Err(trouble("deleting our former", &path, fault)),
+            fault => {
+                let path = paths::owner(self.group(), partition);
+                return Err(trouble("deleting our former", &path, fault));
+            }
         }
-        let answer = self.connection.data(&offset_path).await;
-        (attempt.stored, attempt.data) = read_stored(answer, attempt.want.topic_created)
-            .map_err(|fault| trouble("reading", &offset_path, fault))?;
+        self.read_again(&mut attempt).await?;
         Ok(Next::Retry(attempt))
+    }
+
+    // ---- the offset node as a fence ----
+
+    /// The offset node's version; the node is made if it is missing. Who reads this first, then an owner node that is ours,
+    /// can tell the next owner's by it: every claim of ours writes the offset node.
+    pub(super) async fn offset_version(&self, partition: &TopicPartition) -> Result<i32, Trouble> {
+        let path = paths::offset(self.group(), partition);
+        for _ in 0..TRIES {
+            match self.connection.stat(&path).await {
+                Ok(Some(stat)) => return Ok(stat.version),
+                Ok(None) => {}
+                Err(fault) => return Err(trouble("reading", &path, fault)),
+            }
+            match self.make_offset_node(partition).await {
+                Ok(()) => return Ok(0),
+                Err(Fault::NodeExists) => {}
+                Err(Fault::NoNode) => self.ensure_parents(&path).await?,
+                Err(fault) => return Err(trouble("making", &path, fault)),
+            }
+        }
+        let reason = format!("making {path}: it comes and goes");
+        Err(Trouble::Transient(reason))
+    }
+
+    /// Makes an offset node that says there is no offset.
+    pub(super) async fn make_offset_node(&self, partition: &TopicPartition) -> Result<(), Fault> {
+        let path = paths::offset(self.group(), partition);
+        self.connection
+            .create(&path, &encode_offset(NO_OFFSET), false)
+            .await
+    }
+
+    /// Deletes an owner node at this version, if the offset node is still at the one it was confirmed at.
+    async fn delete_owner(
+        &self,
+        partition: &TopicPartition,
+        version: i32,
+        confirmed: i32,
+    ) -> Result<(), Fault> {
+        let check = Op::Check {
+            path: paths::offset(self.group(), partition),
+            version: Some(confirmed),
+        };
+        let delete = Op::Delete {
+            path: paths::owner(self.group(), partition),
+            version: Some(version),
+        };
+        let answer = self.connection.multi(vec![check, delete]).await;
+        answer.map(|_| ()).map_err(|multi| multi.fault)
     }
 }
 
@@ -564,6 +665,7 @@ fn read_stored(
     } else {
         match read {
             Ok(StoredOffset::At(offset)) => Found::At(offset),
+            Ok(StoredOffset::Negative(NO_OFFSET)) => Found::Nothing,
             Ok(StoredOffset::Negative(offset)) => Found::Negative(offset),
             Err(error) => Found::Malformed(error.to_string()),
         }

@@ -8,7 +8,7 @@ use crate::group::TopicPartition;
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
 use crate::session::{STAMPED, Session, Trouble, runs, trouble};
 use crate::wire::paths;
-use crate::wire::{StoredOffset, decode_offset, encode_offset};
+use crate::wire::{NO_OFFSET, StoredOffset, decode_offset, encode_offset};
 
 /// So often a commit is tried before it is left for the next time; each try follows something new that was read.
 const TRIES: usize = 8;
@@ -218,16 +218,8 @@ impl Session {
         let missing: Vec<usize> = (0..commits.len())
             .filter(|at| commits[*at].version.is_none())
             .collect();
-        let nodes: Vec<String> = missing
-            .iter()
-            .map(|at| paths::offset(self.group(), &commits[*at].partition))
-            .collect();
-        let answers = join_all(
-            nodes
-                .iter()
-                .map(|path| self.connection.create(path, &encode_offset(-1), false)),
-        )
-        .await;
+        let partitions = missing.iter().map(|at| &commits[*at].partition);
+        let answers = join_all(partitions.map(|partition| self.make_offset_node(partition))).await;
         for (at, answer) in missing.into_iter().zip(answers) {
             match answer {
                 Ok(()) => commits[at].version = Some(0),
@@ -287,6 +279,7 @@ impl Session {
                 theirs,
                 version: version.unwrap_or(0),
             })),
+            Ok(StoredOffset::Negative(NO_OFFSET)) => Ok(Ok((commit, over))),
             Ok(StoredOffset::At(theirs) | StoredOffset::Negative(theirs)) => {
                 Ok(Ok((commit, Some(theirs.to_string()))))
             }
@@ -336,13 +329,8 @@ impl Session {
                 results.insert(parting.partition, Released::Gone);
                 continue;
             }
-            let makes_a_node = parting
-                .last
-                .as_ref()
-                .is_some_and(|commit| commit.version.is_none());
-            // With no word about the offset node there is nothing by which the next owner's node would differ from ours.
-            let is_blind = parting.last.is_none() && parting.version.is_none();
-            if !(is_blind || makes_a_node && self.dialect == Dialect::V3_4) {
+            let last = parting.last.as_ref();
+            if parting.version.is_some() && last.is_none_or(|commit| commit.version.is_some()) {
                 open.push(parting);
                 continue;
             }
@@ -461,10 +449,7 @@ impl Session {
         is_unknown: bool,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
         // Read before the owner node, so that whoever claims after this look changes it.
-        let path = paths::offset(self.group(), &parting.partition);
-        let offset = self.connection.stat(&path).await;
-        let offset = offset.map_err(|fault| trouble("reading", &path, fault))?;
-        parting.version = offset.map(|stat| stat.version);
+        parting.version = Some(self.offset_version(&parting.partition).await?);
         if !self.still_owns(&parting.partition, parting.token).await? {
             let settled = if is_unknown {
                 Released::Gone
@@ -474,7 +459,8 @@ impl Session {
             return Ok(Err(settled));
         }
         // Still ours, so it was the offset that was refused: it gets its own commit, with its own rules, first.
-        if let Some(commit) = parting.last.take() {
+        if let Some(mut commit) = parting.last.take() {
+            commit.version = commit.version.or(parting.version);
             let partition = commit.partition.clone();
             match self.commit(vec![commit]).await?.remove(&partition) {
                 Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),

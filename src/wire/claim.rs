@@ -23,12 +23,15 @@ pub fn is_owner(data: &[u8], stream: &StreamId) -> bool {
     data == stream.as_str().as_bytes()
 }
 
+/// What an offset node says that holds no offset: a JVM reads a missing node as this number (L-4).
+pub const NO_OFFSET: i64 = -1;
+
 /// What a readable offset node says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredOffset {
     /// The offset of the next message to read, 0 or more.
     At(i64),
-    /// A negative number, which stands for "no offset" as for a JVM (O10); worth an event.
+    /// A negative number, which stands for "no offset" as for a JVM (O10); worth an event, but for [`NO_OFFSET`].
     Negative(i64),
 }
 

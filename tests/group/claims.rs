@@ -592,6 +592,8 @@ async fn a_claim_whose_outcome_stayed_unknown_is_not_forgotten() {
     kit.send("t", 4);
     let owners = format!("/consumers/{GROUP}/owners/t/");
     kit.registry.put(owners.trim_end_matches('/'), "");
+    kit.registry
+        .put(&format!("/consumers/{GROUP}/offsets/t"), "");
     // The claim is carried out and its answer lost; so is every look at the owner nodes, until something else has changed.
     let is_blind = Arc::new(AtomicBool::new(true));
     let blind = is_blind.clone();

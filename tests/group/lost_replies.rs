@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel::Event;
+use evenkeel::registry::Op;
 use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request};
 use tokio::time::sleep;
 
@@ -16,6 +17,7 @@ enum What {
     Parent,
     Register,
     Stamp,
+    OffsetNode,
     Claim,
     Start,
     Commit,
@@ -23,10 +25,11 @@ enum What {
     Unregister,
 }
 
-const ALL: [What; 8] = [
+const ALL: [What; 9] = [
     What::Parent,
     What::Register,
     What::Stamp,
+    What::OffsetNode,
     What::Claim,
     What::Start,
     What::Commit,
@@ -39,14 +42,17 @@ impl What {
         let below = |dir: &str| {
             request.path.starts_with(dir) || request.ops.iter().any(|op| op.path().starts_with(dir))
         };
-        let deletes = request
-            .ops
-            .iter()
-            .any(|op| matches!(op, evenkeel::registry::Op::Delete { .. }));
-        let creates = |dir: &str| {
-            request.ops.iter().any(|op| {
-                matches!(op, evenkeel::registry::Op::Create { path, .. } if path.starts_with(dir))
-            })
+        let any = |fits: &dyn Fn(&Op) -> bool| request.ops.iter().any(fits);
+        let creates =
+            |dir: &str| any(&|op| matches!(op, Op::Create { path, .. } if path.starts_with(dir)));
+        let deletes = any(&|op| matches!(op, Op::Delete { .. }));
+        let is_fenced = any(
+            &|op| matches!(op, Op::Check { path, .. } if path.starts_with("/consumers/g/owners/t/")),
+        );
+        let sets = |is_start: bool| {
+            any(
+                &|op| matches!(op, Op::Set { path, data, .. } if path.starts_with("/consumers/g/offsets/t/") && (data == b"0") == is_start),
+            )
         };
         if !request.is_write() {
             return false;
@@ -56,10 +62,9 @@ impl What {
             Self::Register => creates("/consumers/g/ids/"),
             Self::Stamp => request.kind == Kind::Set && below("/consumers/g/ids/"),
             Self::Claim => creates("/consumers/g/owners/t/"),
-            Self::Start => creates("/consumers/g/offsets/t/"),
-            Self::Commit => {
-                below("/consumers/g/offsets/t/") && !deletes && !creates("/consumers/g/o")
-            }
+            Self::OffsetNode => creates("/consumers/g/offsets/t/"),
+            Self::Start => is_fenced && sets(true),
+            Self::Commit => is_fenced && sets(false),
             Self::Release => below("/consumers/g/owners/t/") && deletes,
             Self::Unregister => request.kind == Kind::Delete && below("/consumers/g/ids/"),
         }

@@ -216,6 +216,47 @@ async fn a_release_under_way_leaves_alone_what_somebody_made_in_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_under_way_leaves_alone_the_next_owner_of_our_kind() {
+    // A7, I10: its node is at the same version as ours was; that it claimed shows at the offset node.
+    for version in [9, 4] {
+        for is_done in [true, false] {
+            for is_offset_gone in [true, false] {
+                let words = format!(
+                    "3.{version}, something to commit: {is_done}, offset deleted: {is_offset_gone}"
+                );
+                let mut kit = old_or_new(version);
+                kit.create("t", 1);
+                let mut member = kit.join("h1", &[("t", 1)]);
+                member.settled().await;
+                if is_done {
+                    kit.send("t", 1);
+                    kit.drain().await;
+                }
+                let (owner, offset) = (Kit::owner_path("t", 0), Kit::offset_path("t", 0));
+                if is_offset_gone {
+                    kit.registry.delete(&offset);
+                }
+                let path = owner.clone();
+                ahead_of(
+                    &kit,
+                    move |request| deletes(request, &path),
+                    move |hand, _| {
+                        hand.delete(&owner);
+                        hand.put(&owner, "other-0");
+                        hand.put(&owner, "other-0");
+                        hand.put(&offset, "7");
+                    },
+                );
+                let connector = member.connector.take().unwrap();
+                connector.shutdown(Duration::from_secs(10)).await.unwrap();
+                assert_eq!(kit.owners("t")[&0], "other-0", "{words}");
+                assert_eq!(kit.offset("t", 0).as_deref(), Some("7"), "{words}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_word_about_a_former_ownership_says_nothing_about_the_present_one() {
     // S7, A5
     for is_refused in [false, true] {
@@ -278,7 +319,7 @@ async fn a_start_refused_to_a_former_ownership_does_not_end_the_present_one() {
     let (hand, owner) = (kit.registry.clone(), Kit::owner_path("t", 0));
     let (path, mut is_first) = (Kit::offset_path("t", 0), true);
     let _ = kit.registry.clone().with_fate(move |request: &Request| {
-        if !creates(request, &path) || !std::mem::take(&mut is_first) {
+        if !sets(request, &path) || !std::mem::take(&mut is_first) {
             return Fate::Deliver;
         }
         hand.delete(&owner);

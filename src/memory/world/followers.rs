@@ -157,6 +157,7 @@ impl World {
                 return;
             };
             let (zxid, steps) = (txn.zxid, txn.steps.clone());
+            let mut closed = None;
             for step in steps {
                 let write = self.log[step].clone();
                 if let Some(follower) = self.follower(server) {
@@ -164,13 +165,17 @@ impl World {
                 }
                 self.fire(&write, server);
                 if write.act == Act::Close {
-                    self.hang_up_on_expired(write.session, server);
+                    closed = Some(write.session);
                 }
             }
             if let Some(follower) = self.follower(server) {
                 follower.zxid = zxid;
             }
+            // Who closed it himself is answered; whose session expired is hung up on, though his own close be under way.
             self.answer_up_to(server, at + 1);
+            if let Some(session) = closed {
+                self.hang_up_on_expired(session, server);
+            }
         }
     }
 
@@ -184,7 +189,7 @@ impl World {
         let is_here = self
             .sessions
             .get(&session)
-            .is_some_and(|s| s.server == server && s.is_connected() && !s.is_closing);
+            .is_some_and(|s| s.server == server && s.is_connected());
         if is_here {
             self.end_client(session);
         }
@@ -393,6 +398,7 @@ impl World {
         for session in self.sessions_at(server) {
             if let Some(s) = self.sessions.get_mut(&session)
                 && s.link == Link::Up
+                && !s.is_over
             {
                 s.silence += 1;
                 s.unheard = None;

@@ -97,19 +97,19 @@ fn put_back(stage: &mut Stage) {
             "{partition} went from {before:?} to {offset}"
         );
     }
-    // Each partition is read from the offset that stands there.
+    // Each partition is read from the offset that stands there, which may take a moment more than to own it.
     for (partition, offset) in then {
-        let later = members.iter().zip(&lost).flat_map(|(member, lost)| {
-            let deliveries = member.deliveries().into_iter();
-            deliveries.filter(|delivery| delivery.at > *lost)
-        });
-        let of_it = later.filter(|delivery| delivery.partition == partition);
-        let first = of_it.min_by_key(|delivery| delivery.at);
-        assert_eq!(
-            first.map(|delivery| delivery.offset),
-            Some(offset),
-            "of {partition}"
-        );
+        let first = || {
+            let later = members.iter().zip(&lost).flat_map(|(member, lost)| {
+                let deliveries = member.deliveries().into_iter();
+                deliveries.filter(|delivery| delivery.at > *lost)
+            });
+            let of_it = later.filter(|delivery| delivery.partition == partition);
+            let first = of_it.min_by_key(|delivery| delivery.at);
+            first.map(|delivery| delivery.offset)
+        };
+        until("each partition is read", LONG, || first().is_some());
+        assert_eq!(first(), Some(offset), "of {partition}");
     }
 }
 

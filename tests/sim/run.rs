@@ -613,10 +613,11 @@ impl<'a> Run<'a> {
         self.await_until(ms(120_000), "everything is finished", Self::is_finished)
             .await?;
         self.await_until(ms(120_000), "everybody is settled", |run| {
-            run.members.iter().all(|process| {
+            let is_ready = run.members.iter().all(|process| {
                 let connector = process.connector.as_ref();
                 connector.is_some_and(|connector| connector.health().is_ready())
-            })
+            });
+            is_ready && run.is_right()
         })
         .await?;
         self.facts.note(NEMESIS, Fact::Settled);
@@ -665,6 +666,11 @@ impl<'a> Run<'a> {
     }
 
     fn is_right(&self) -> bool {
+        // While one that is dead or on its way out is registered, partitions may be on their way to it.
+        let alive = self.members.iter().map(|process| process.name.clone());
+        if BTreeSet::from_iter(self.kit.members()) != BTreeSet::from_iter(alive) {
+            return false;
+        }
         let mut streams = Vec::new();
         for process in &self.members {
             let count = self.streams_of(&process.name);

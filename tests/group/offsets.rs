@@ -289,6 +289,38 @@ async fn an_offset_that_somebody_set_back_is_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reset_ends_the_suspension_by_an_offset_that_was_set_forward() {
+    // O9
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    kit.registry.put(&Kit::offset_path("t", 0), "50");
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    let is_advance = |event: &Event| matches!(event, Event::ForeignAdvance { theirs: 50, .. });
+    member.tells("the advance", is_advance).await;
+    assert!(!member.connector().health().suspended.is_empty());
+    // The log has lost what is to be read next.
+    kit.log.skip(&at("t", 0), 2).unwrap();
+    kit.log.trim(&at("t", 0), 4).unwrap();
+    let is_reset = |event: &Event| matches!(event, Event::OffsetReset { to: Some(4), .. });
+    member.tells("the reset", is_reset).await;
+    until("the start is committed", || {
+        kit.offset("t", 0).as_deref() == Some("4")
+    })
+    .await;
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
+    assert!(member.connector().health().suspended.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_offset_that_somebody_set_forward_suspends_commits_until_we_pass_it() {
     // hazards 2.4
     let mut kit = Kit::new();

@@ -185,6 +185,7 @@ impl Serving<'_> {
                 // From here to the new start there is nothing of the old position that may be committed.
                 ownership.forget();
                 held.ahead = None;
+                held.tried.clear();
                 let from = From::Reset {
                     cause: ResetCause::OutOfRange,
                     before,

@@ -86,6 +86,7 @@ impl Serving<'_> {
                 _ => held.state = HeldState::Later { at: now, from },
             }
             held.ahead = None;
+            held.tried.clear();
             held.ownership.forget();
         }
     }

@@ -1,7 +1,7 @@
 //! Whole groups under every fault at once, with paused time: each seed is a plan, each plan is always the same run, and a judge who knows
 //! the registry's whole history says whether anything was against the rules.
 //!
-//! `EVENKEEL_SEEDS` says how many seeds, `EVENKEEL_SEED` with which they begin, `EVENKEEL_PLAN` names a file with one plan instead. A seed
+//! `EVENKEEL_SEEDS` says how many seeds, `EVENKEEL_SEED` with which they begin, `EVENKEEL_FIXED` how many from 0 on are run before them, `EVENKEEL_PLAN` names a file with one plan instead. A seed
 //! that fails leaves its plan, made as small as it still fails, in `target/plans`.
 #![cfg(feature = "testing")]
 
@@ -22,7 +22,7 @@ mod trace;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
 use sha2::{Digest, Sha256};
@@ -124,17 +124,20 @@ fn report(plan: &Plan, failure: &str) -> String {
 }
 
 /// Runs these seeds on all cores; the sum of what was seen, and the report of those that failed, the first of them made smaller.
-fn run_all(first: u64, count: u64) -> (Tally, Option<String>) {
-    let next = AtomicU64::new(0);
+fn run_all(seeds: &[u64]) -> (Tally, Option<String>) {
+    let next = AtomicUsize::new(0);
     let total = Mutex::new((Tally::default(), Vec::<(Plan, Failed)>::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= count || total.lock().expect("no panic").1.len() >= ENOUGH {
+            let Some(seed) = seeds.get(at) else {
+                return;
+            };
+            if total.lock().expect("no panic").1.len() >= ENOUGH {
                 return;
             }
-            let plan = Plan::of(first.wrapping_add(at));
+            let plan = Plan::of(*seed);
             let attempted = attempt(&plan);
             let mut total = total.lock().expect("no panic");
             match attempted {
@@ -196,8 +199,10 @@ fn no_seed_breaks_a_rule() {
     }
     let first = number("EVENKEEL_SEED").unwrap_or(0);
     let count = number("EVENKEEL_SEEDS").unwrap_or(30);
-    println!("SEED={first} SEEDS={count} TIER=sim");
-    let (tally, failed) = run_all(first, count);
+    let fixed = number("EVENKEEL_FIXED").unwrap_or(0);
+    println!("SEED={first} SEEDS={count} FIXED={fixed} TIER=sim");
+    let seeds: Vec<u64> = (0..fixed).chain(first..first + count).collect();
+    let (tally, failed) = run_all(&seeds);
     println!("{tally}");
     keep_results(first, count, &tally, failed.is_some());
     if let Some(report) = failed {

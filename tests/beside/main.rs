@@ -8,6 +8,8 @@ mod support;
 
 mod ledger;
 mod play;
+#[cfg(feature = "testing")]
+mod scene;
 mod shares;
 mod stage;
 
@@ -19,6 +21,8 @@ mod patterns;
 mod take_over;
 mod tools;
 mod warm;
+#[cfg(feature = "testing")]
+mod zombie;
 
 /// The other half of `support::Child`.
 #[test]

@@ -82,7 +82,8 @@ impl Scene {
         }
     }
 
-    /// A member of ours joins from a process of its own. `more` are further properties; `set_up` says what it shall do.
+    /// A member of ours joins from a process of its own. `more` are further properties, which win over the scene's; `set_up` says what it
+    /// shall do.
     pub fn ours_joins(
         &mut self,
         session_ms: u64,
@@ -179,11 +180,6 @@ impl Scene {
                 offset: message.offset,
             });
         }
-    }
-
-    /// How many messages each partition has got.
-    pub fn ends(&self) -> &BTreeMap<i32, i64> {
-        &self.sent
     }
 
     /// What the members of ours have taken down so far, each in its order.

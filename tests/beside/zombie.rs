@@ -51,7 +51,7 @@ enum Rival {
 impl Rival {
     fn commit(&mut self) {
         match self {
-            Self::Ours(ours) => ours.commit(),
+            Self::Ours(ours) => ours.commit().expect("it holds what it commits"),
             Self::Jvm(jvm) => jvm.commit(),
         }
     }
@@ -140,6 +140,9 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
     };
     let old = session(&scene);
 
+    zombie.toil(STREAMS);
+    // When it wakes up its streams ask before it can know anything: only the lease stands between them and the messages.
+    zombie.put_last(true);
     let stopped = now();
     zombie.pause();
     // Read after the stop: what was done and is not committed now never will be by this session.
@@ -147,7 +150,8 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
     for partition in &share {
         assert_eq!(offsets[partition], 0, "nothing but the start is committed");
     }
-    zombie.go();
+    // The first that it is asked when it wakes up.
+    zombie.ask_to_commit();
     scene
         .stage
         .tree
@@ -176,6 +180,10 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
         to: woken,
     });
     zombie.resume();
+    until("its streams ask", LONG, || {
+        zombie.figures().asking == u64::from(STREAMS)
+    });
+    zombie.put_last(false);
     until("it joins anew", LONG, || zombie.told("Joined").len() > 1);
     scene.settle();
     assert_ne!(session(&scene), old);

@@ -185,6 +185,28 @@ impl Child {
         self.process.resume();
     }
 
+    /// Sets the niceness of its thread of this name, if we are root: nobody else could take it back.
+    pub(super) fn renice(&self, thread: &str, niceness: i32) {
+        use std::os::unix::fs::MetadataExt;
+        if std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() != 0) {
+            return;
+        }
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+        let is_it = |task: &std::fs::DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.trim_end() == thread)
+        };
+        for task in tasks.filter(is_it) {
+            let mut renice = Command::new("renice");
+            renice
+                .args(["-n", &niceness.to_string(), "-p"])
+                .arg(task.file_name());
+            let said = renice.output().expect("renice");
+            assert!(said.status.success(), "{said:?}");
+        }
+    }
+
     /// SIGTERM, and waits for the end, which must be a good one.
     pub(super) fn terminate(&mut self) {
         self.process.terminate(LONG);

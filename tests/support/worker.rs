@@ -27,8 +27,13 @@ use super::child::told;
 use super::journal::Journal;
 use super::ours::Finished;
 use super::process::random;
+use super::time::now;
 use super::wait::LONG;
+use super::wait::until;
 use super::wait::until_some_or;
+
+/// A process that was not stopped looks at the clock more often than that, however busy the machine.
+const STILL_NS: u64 = 2_000_000_000;
 
 /// What such a process shall do beside being a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,7 +45,7 @@ pub struct Work {
     /// The host it pretends to run on; none for this one.
     pub host: Option<String>,
     /// Each stream takes so many messages, acknowledges the first three fifths of them and keeps the others, and asks no more until
-    /// [`Worker::go`].
+    /// [`Worker::toil`].
     pub keep: Option<usize>,
     /// A message is acknowledged so long after it was handed out, while others are read.
     pub hold_ms: u64,
@@ -66,6 +71,10 @@ pub struct Figures {
     pub handed: u64,
     /// Messages it acknowledged.
     pub acknowledged: u64,
+    /// Streams that were told to [`Worker::toil`] and do.
+    pub toiling: u64,
+    /// Streams that have done so, and ask for more.
+    pub asking: u64,
     /// Messages that librdkafka put into its queues. Only with `kafka.debug=msg`.
     pub fetched: u64,
     /// Acknowledgements that its member counted as late.
@@ -114,15 +123,32 @@ impl Worker {
         self.0.resume();
     }
 
-    /// Its streams ask for more, and half of what they keep is acknowledged at once, the other half once the member has joined anew. Also told while
-    /// it is stopped: then that is the first it does.
-    pub fn go(&mut self) {
-        self.0.command("go");
+    /// Its streams are busy with what they keep until they have stood still for some time; then each asks for more at once. Half of what
+    /// they keep is acknowledged then as well, and the other half once the member has joined anew.
+    pub fn toil(&mut self, streams: u32) {
+        self.0.command("toil");
+        until("its streams toil", LONG, || {
+            self.figures().toiling == u64::from(streams)
+        });
     }
 
-    /// Commits what is done, and waits for that.
-    pub fn commit(&mut self) {
-        self.ask("commit");
+    /// Everybody goes before the member's own thread from now on, or it is as any other. Only root may do that; for others nothing changes.
+    pub fn put_last(&self, is_last: bool) {
+        self.0.renice("evenkeel", if is_last { 19 } else { 0 });
+    }
+
+    /// Asks it to commit, without waiting for anything: also while it is stopped.
+    pub fn ask_to_commit(&mut self) {
+        self.0.command("commit");
+    }
+
+    /// Commits what is done, and waits for that. Answers why it could not.
+    pub fn commit(&mut self) -> Result<(), String> {
+        let answer = self.ask("commit");
+        match answer["failed"].as_str() {
+            Some(why) => Err(why.to_owned()),
+            None => Ok(()),
+        }
     }
 
     /// What it has counted.
@@ -169,7 +195,9 @@ struct Desk {
     hold: Duration,
     handed: AtomicU64,
     acknowledged: AtomicU64,
-    go: watch::Receiver<bool>,
+    toiling: AtomicU64,
+    asking: AtomicU64,
+    toil: watch::Receiver<bool>,
     joined: watch::Receiver<usize>,
 }
 
@@ -207,8 +235,8 @@ pub(super) fn work(config: Config, topics: Vec<(Topic, u32)>, work: &Work) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let (go, gone) = watch::channel(false);
-    let (desk, connector) = runtime.block_on(start(config, topics, work, gone));
+    let (toil, told) = watch::channel(false);
+    let (desk, connector) = runtime.block_on(start(config, topics, work, told));
     let connector = Arc::new(connector);
     let (asked, member) = (desk.clone(), Arc::downgrade(&connector));
     let handle = runtime.handle().clone();
@@ -220,15 +248,18 @@ pub(super) fn work(config: Config, topics: Vec<(Topic, u32)>, work: &Work) {
                 return;
             };
             match line.as_str() {
-                "go" => drop(go.send_replace(true)),
+                "toil" => drop(toil.send_replace(true)),
                 "commit" => {
-                    handle.block_on(member.commit()).expect("a commit");
-                    tell(&json!({"answer": "commit"}), "");
+                    let failed = handle.block_on(member.commit()).err();
+                    let failed = failed.map(|error| error.to_string());
+                    tell(&json!({"answer": "commit", "failed": failed}), "");
                 }
                 "figures" => {
                     let figures = Figures {
                         handed: asked.handed.load(Ordering::Relaxed),
                         acknowledged: asked.acknowledged.load(Ordering::Relaxed),
+                        toiling: asked.toiling.load(Ordering::Relaxed),
+                        asking: asked.asking.load(Ordering::Relaxed),
                         fetched: fetched.load(Ordering::Relaxed),
                         late_acks: member.health().late_acks,
                     };
@@ -264,7 +295,7 @@ async fn start(
     config: Config,
     topics: Vec<(Topic, u32)>,
     work: &Work,
-    go: watch::Receiver<bool>,
+    toil: watch::Receiver<bool>,
 ) -> (Arc<Desk>, ConsumerConnector) {
     let group = config.group.clone();
     let mut builder = ConsumerConnector::builder(config);
@@ -281,7 +312,9 @@ async fn start(
         hold: Duration::from_millis(work.hold_ms),
         handed: AtomicU64::new(0),
         acknowledged: AtomicU64::new(0),
-        go,
+        toiling: AtomicU64::new(0),
+        asking: AtomicU64::new(0),
+        toil,
         joined,
     });
     desk.journal.note(Fact::Other("start".into()));
@@ -333,8 +366,13 @@ async fn take_and_keep(stream: &mut MessageStream, desk: &Arc<Desk>, keep: usize
             kept.push(message);
         }
     }
-    let mut go = desk.go.clone();
-    go.wait_for(|go| *go).await.expect("its sender lives on");
+    let mut toil = desk.toil.clone();
+    toil.wait_for(|told| *told)
+        .await
+        .expect("its sender lives on");
+    desk.toiling.fetch_add(1, Ordering::Relaxed);
+    stand_still();
+    desk.asking.fetch_add(1, Ordering::Relaxed);
     let rest = kept.split_off(kept.len() / 2);
     let (desk, mut joined) = (desk.clone(), desk.joined.clone());
     tokio::spawn(async move {
@@ -346,6 +384,19 @@ async fn take_and_keep(stream: &mut MessageStream, desk: &Arc<Desk>, keep: usize
             desk.done(message);
         }
     });
+}
+
+/// Ends when this process has stood still, as soon as this thread can run: the naps are short.
+fn stand_still() {
+    let mut last = now();
+    loop {
+        let moment = now();
+        if moment - last > STILL_NS {
+            return;
+        }
+        last = moment;
+        std::thread::sleep(Duration::from_micros(50));
+    }
 }
 
 /// How many messages librdkafka has put into its queues, by its own log: nothing else tells what it holds that nobody asked for.

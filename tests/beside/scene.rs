@@ -182,6 +182,11 @@ impl Scene {
         }
     }
 
+    /// How many messages each partition has got.
+    pub fn ends(&self) -> &BTreeMap<i32, i64> {
+        &self.sent
+    }
+
     /// What the members of ours have taken down so far, each in its order.
     pub fn events(&self) -> Vec<evenkeel::testing::check::Event> {
         let mut events = Vec::new();

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use evenkeel::testing::check::Fact;
 
+use crate::play::STEADY_MS;
 use crate::scene::Scene;
 use crate::scene::member_of;
 use crate::stage;
@@ -59,10 +61,7 @@ impl Rival {
     /// What was delivered to it, as partitions and offsets.
     fn delivered(&self) -> BTreeSet<(i32, i64)> {
         match self {
-            Self::Ours(ours) => {
-                let finished = ours.finished().into_iter();
-                finished.map(|one| (one.partition, one.offset)).collect()
-            }
+            Self::Ours(ours) => places(ours),
             Self::Jvm(jvm) => {
                 let messages = jvm.messages().into_iter();
                 messages.map(|one| (one.partition, one.offset)).collect()
@@ -94,7 +93,7 @@ fn a_member_stopped_past_its_session_beside_a_jvm_delivers_and_commits_nothing()
 fn a_member_stopped_past_its_session_beside_one_of_ours_delivers_and_commits_nothing() {
     let _others = stage::together();
     let mut scene = scene(Stage::new(), "zombie-beside-ours");
-    let ours = scene.ours_joins(crate::play::STEADY_MS, "consumer.id=a", |_| {});
+    let ours = scene.ours_joins(STEADY_MS, "consumer.id=a", |_| {});
     ours_stands_still(scene, Rival::Ours(Box::new(ours)));
 }
 
@@ -228,6 +227,174 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
     let verdict = scene.judge();
     println!("{verdict}");
     assert!(verdict.counts.late_dones >= 400, "{verdict}");
+}
+
+#[test]
+fn a_jvm_stopped_past_its_session_goes_on_with_what_it_had_and_its_rewind_is_repaired() {
+    let _others = stage::together();
+    for release in releases() {
+        let stage = Stage::new();
+        jvm_stands_still(scene(stage, &format!("zombie-{release}")), release);
+        stage.passed(release);
+    }
+}
+
+/// So many messages of each partition a JVM has committed before it is stopped,
+const COMMITTED: u64 = 50;
+/// so many more its application has had,
+const HAD: u64 = 400;
+/// and so many more have come.
+const COME: u64 = 400;
+
+fn jvm_stands_still(mut scene: Scene, release: &str) {
+    let mut producer = Producer::connect_with(
+        &scene.stage.broker,
+        &scene.name,
+        &[("enable.idempotence", "true")],
+    );
+    // What is in hand holds up the giving up for some time, in which the JVM says what it has to say.
+    let more = "consumer.id=z\nauto.commit.interval.ms=3600000";
+    let mut ours = scene.ours_joins(STEADY_MS, more, |work| work.hold_ms = 300);
+    // Its timer is due again while it stands still.
+    let options = JvmMemberOptions::default()
+        .with("zookeeper.session.timeout.ms", &SESSION_MS.to_string())
+        .with("auto.commit.interval.ms", "10000");
+    let mut jvm = scene.jvm_joins(release, "a", options);
+    scene.settle();
+    let name = format!("{}_a", scene.name);
+    let share = scene.share(&name);
+    send(&mut scene, &mut producer, COMMITTED);
+    let committed = i64::try_from(COMMITTED).expect("a count");
+    until("its timer commits", LONG, || {
+        let offsets = scene.offsets();
+        share.iter().all(|one| offsets.get(one) == Some(&committed))
+    });
+    send(&mut scene, &mut producer, HAD);
+    let had = (COMMITTED + HAD) as usize * share.len();
+    jvm.wait_for("it has had them", LONG, |seen| {
+        let its = seen.messages.iter();
+        let its = its.filter(|message| share.contains(&message.partition));
+        (its.count() == had).then_some(())
+    });
+    jvm.pause_reading();
+    send(&mut scene, &mut producer, COME);
+
+    let stopped = now();
+    jvm.pause();
+    let offsets = scene.offsets();
+    for partition in &share {
+        assert_eq!(offsets[partition], committed, "the timer was not due yet");
+    }
+    jvm.ask_to_resume_reading();
+    scene
+        .stage
+        .tree
+        .wait_for_owners("ours takes over", &scene.name, &scene.name, |owners| {
+            owners.len() == 8 && owners.values().all(|owner| member_of(owner) != name)
+        });
+    let end = i64::try_from(COMMITTED + HAD + COME).expect("a count");
+    until("ours delivers what the JVM had not committed", LONG, || {
+        let by_ours: BTreeSet<(i32, i64)> = places(&ours);
+        let mut share = share.iter();
+        share.all(|p| (committed..end).all(|offset| by_ours.contains(&(*p, offset))))
+    });
+    until("all of it is acknowledged", LONG, || {
+        let figures = ours.figures();
+        figures.handed == figures.acknowledged
+    });
+    ours.commit().expect("it holds what it commits");
+    assert!(scene.offsets().values().all(|offset| *offset == end));
+    assert!(now() < stopped + STILL_NS, "all that while it stood still");
+    until_moment("three sessions pass", stopped + STILL_NS);
+
+    let before = jvm.messages().len();
+    let quiet = scene.history().len();
+    // With something new to commit, ours meets what the JVM has written when it gives a partition up.
+    let flow = producer.flow(0..PARTITIONS, Duration::from_millis(10));
+    flow.await_more(0..PARTITIONS, 10);
+    let woken = now();
+    jvm.resume();
+    // It registers anew, ours gives up its share, and it claims that.
+    let claims = |scene: &mut Scene| {
+        let history = scene.history();
+        let changes = history[quiet..].iter().flat_map(|txn| &txn.changes);
+        let claims = changes.filter(|change| match change {
+            Change::Created { path, .. } => number(path, &scene.name, "owners").is_some(),
+            _ => false,
+        });
+        claims.count()
+    };
+    until("it claims anew", LONG, || claims(&mut scene) >= share.len());
+    scene.settle();
+    flow.await_more(0..PARTITIONS, 10);
+    scene.note_sent(&flow.stop().finish());
+    until("everything is delivered", LONG, || {
+        let messages = jvm.messages().into_iter();
+        let mut by_both = places(&ours);
+        by_both.extend(messages.map(|one| (one.partition, one.offset)));
+        let mut ends = scene.ends().iter();
+        ends.all(|(p, end)| (0..*end).all(|offset| by_both.contains(&(*p, offset))))
+    });
+    scene.settled();
+
+    let after = jvm.messages().split_off(before);
+    let late = after.iter().filter(|message| message.offset < end).count();
+    let foreign = foreign_commits(&scene.history(), &scene.name);
+    let rewinds = foreign.iter().filter(|(from, to)| to < from).count();
+    let repaired = ours.told("RewindRepaired").len();
+    println!(
+        "{}: stopped for {} ms with {} messages had and not committed; awake: {late} delivered on the old ownership, {} committed over ours, \
+         {rewinds} of them back; {repaired} rewinds repaired, {} owner nodes lost",
+        scene.name,
+        (woken - stopped) / 1_000_000,
+        HAD as usize * share.len(),
+        foreign.len(),
+        ours.told("Lost").len(),
+    );
+    assert!(late + foreign.len() > 0, "it did neither");
+    assert_eq!((rewinds, repaired), (share.len(), share.len()));
+    ours.leave();
+    assert_eq!(jvm.shutdown().count("failed"), 0);
+    println!("{}", scene.judge());
+}
+
+fn places(ours: &Worker) -> BTreeSet<(i32, i64)> {
+    let finished = ours.finished().into_iter();
+    finished.map(|one| (one.partition, one.offset)).collect()
+}
+
+/// Offsets that were written by a session that did not own the partition, from what to what.
+fn foreign_commits(history: &[Txn], group: &str) -> Vec<(i64, i64)> {
+    let (mut owners, mut offsets, mut foreign) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for txn in history {
+        for change in &txn.changes {
+            match change {
+                Change::Created { path, data, .. } | Change::Set { path, data, .. } => {
+                    if let Some(partition) = number(path, group, "offsets") {
+                        let text = String::from_utf8_lossy(data);
+                        let to: i64 = text.parse().expect("an offset");
+                        let from = offsets.insert(partition, to).unwrap_or(0);
+                        let owner = owners.get(&partition).copied();
+                        if owner.is_some_and(|owner| owner != txn.session) {
+                            foreign.push((from, to));
+                        }
+                    } else if let Some(partition) = number(path, group, "owners")
+                        && matches!(change, Change::Created { .. })
+                    {
+                        owners.insert(partition, txn.session);
+                    }
+                }
+                Change::Deleted { path } => {
+                    if let Some(partition) = number(path, group, "owners") {
+                        owners.remove(&partition);
+                    }
+                }
+                Change::Closed => owners.retain(|_, owner| *owner != txn.session),
+                _ => {}
+            }
+        }
+    }
+    foreign
 }
 
 /// The tokens of a session's owner nodes.

@@ -15,6 +15,8 @@ mod stage;
 
 mod alone;
 mod dealt;
+#[cfg(feature = "testing")]
+mod deploy;
 mod names;
 mod nodes;
 mod patterns;

@@ -490,7 +490,7 @@ fn plain(message: &JvmMessage) -> Finished {
 }
 
 /// The words of the exception that ends a rebalance for good (L-87).
-fn assert_never_gave_up(jvm: &JvmMember) {
+pub fn assert_never_gave_up(jvm: &JvmMember) {
     let log = jvm.log();
     for words in ["can't rebalance after", "ConsumerRebalanceFailedException"] {
         let line = log.lines().find(|line| line.contains(words));

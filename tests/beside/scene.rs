@@ -123,6 +123,11 @@ impl Scene {
         assert!(self.members.insert(member, topics).is_none());
     }
 
+    /// A member is gone.
+    pub fn leaves(&mut self, member: &str) {
+        self.members.remove(member).expect("it was there");
+    }
+
     /// Who should own what by the range rule.
     pub fn model(&self) -> Owners {
         let topics = BTreeMap::from([(self.name.clone(), self.partitions)]);
@@ -234,4 +239,10 @@ pub fn member_of(owner: &str) -> &str {
 /// A partition of a topic.
 pub fn at(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition::new(Topic::new(topic).expect("a good name"), partition)
+}
+
+/// The partition of a path `/consumers/GROUP/KIND/GROUP/PARTITION`.
+pub fn number(path: &str, group: &str, kind: &str) -> Option<i32> {
+    let prefix = format!("/consumers/{group}/{kind}/{group}/");
+    path.strip_prefix(&prefix)?.parse().ok()
 }

@@ -9,6 +9,7 @@ use evenkeel::testing::check::Fact;
 use crate::play::STEADY_MS;
 use crate::scene::Scene;
 use crate::scene::member_of;
+use crate::scene::number;
 use crate::stage;
 use crate::stage::Stage;
 use crate::support::Change;
@@ -454,10 +455,4 @@ fn commits_of(history: &[Txn], group: &str, session: i64) -> usize {
     }
     assert_eq!(held, taken, "all that it held was claimed by somebody else");
     wrote
-}
-
-/// The partition of a path `/consumers/GROUP/KIND/GROUP/PARTITION`.
-fn number(path: &str, group: &str, kind: &str) -> Option<i32> {
-    let prefix = format!("/consumers/{group}/{kind}/{group}/");
-    path.strip_prefix(&prefix)?.parse().ok()
 }

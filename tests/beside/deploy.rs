@@ -39,6 +39,7 @@ struct Size {
     pause: Duration,
 }
 
+/// I7, J4, r127
 #[test]
 fn a_rolling_deploy_beside_jvm_members_loses_and_doubles_nothing() {
     let _alone = stage::in_quiet();

@@ -26,7 +26,7 @@ use crate::support::until_some_or;
 
 /// The session of the one that stands still.
 const SESSION_MS: u64 = 4000;
-/// So long it does.
+/// So long it does at least.
 const STILL_NS: u64 = 3 * SESSION_MS * 1_000_000;
 const PARTITIONS: i32 = 8;
 /// Each member has so many streams, and with them half the partitions.
@@ -78,6 +78,7 @@ impl Rival {
     }
 }
 
+/// S1, O1, O7, r151
 #[test]
 fn a_member_stopped_past_its_session_beside_a_jvm_delivers_and_commits_nothing() {
     let _others = stage::together();
@@ -90,6 +91,7 @@ fn a_member_stopped_past_its_session_beside_a_jvm_delivers_and_commits_nothing()
     }
 }
 
+/// S1, O1, r151
 #[test]
 fn a_member_stopped_past_its_session_beside_one_of_ours_delivers_and_commits_nothing() {
     let _others = stage::together();
@@ -170,7 +172,6 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
     rival.commit();
     let committed = scene.offsets();
     assert!(committed.values().all(|offset| *offset == end));
-    assert!(now() < stopped + STILL_NS, "all that while it stood still");
     until_moment("three sessions pass", stopped + STILL_NS);
 
     let woken = now();
@@ -230,6 +231,7 @@ fn ours_stands_still(mut scene: Scene, mut rival: Rival) {
     assert!(verdict.counts.late_dones >= 400, "{verdict}");
 }
 
+/// J1, O1
 #[test]
 fn a_jvm_stopped_past_its_session_goes_on_with_what_it_had_and_its_rewind_is_repaired() {
     let _others = stage::together();
@@ -305,7 +307,6 @@ fn jvm_stands_still(mut scene: Scene, release: &str) {
     });
     ours.commit().expect("it holds what it commits");
     assert!(scene.offsets().values().all(|offset| *offset == end));
-    assert!(now() < stopped + STILL_NS, "all that while it stood still");
     until_moment("three sessions pass", stopped + STILL_NS);
 
     let before = jvm.messages().len();

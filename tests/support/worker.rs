@@ -18,6 +18,7 @@ use evenkeel::testing::check::Fact;
 use serde::Deserialize;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use super::child::Child;
@@ -225,6 +226,18 @@ impl Desk {
         message.ack();
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn figures(&self, connector: &ConsumerConnector, fetched: &AtomicU64) -> Figures {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Figures {
+            handed: read(&self.handed),
+            acknowledged: read(&self.acknowledged),
+            toiling: read(&self.toiling),
+            asking: read(&self.asking),
+            fetched: read(fetched),
+            late_acks: connector.health().late_acks,
+        }
+    }
 }
 
 /// Such a process from inside. Returns when it was told to leave and has left.
@@ -235,60 +248,55 @@ pub(super) fn work(config: Config, topics: Vec<(Topic, u32)>, work: &Work) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let (toil, told) = watch::channel(false);
-    let (desk, connector) = runtime.block_on(start(config, topics, work, told));
-    let connector = Arc::new(connector);
-    let (asked, member) = (desk.clone(), Arc::downgrade(&connector));
-    let handle = runtime.handle().clone();
+    let (asks, asked) = mpsc::channel(1);
     // Ends the process when its parent is gone.
     std::thread::spawn(move || {
         for line in std::io::stdin().lines() {
-            let line = line.expect("a line");
-            let Some(member) = member.upgrade() else {
+            if asks.blocking_send(line.expect("a line")).is_err() {
                 return;
-            };
-            match line.as_str() {
-                "toil" => drop(toil.send_replace(true)),
-                "commit" => {
-                    let failed = handle.block_on(member.commit()).err();
-                    let failed = failed.map(|error| error.to_string());
-                    tell(&json!({"answer": "commit", "failed": failed}), "");
-                }
-                "figures" => {
-                    let figures = Figures {
-                        handed: asked.handed.load(Ordering::Relaxed),
-                        acknowledged: asked.acknowledged.load(Ordering::Relaxed),
-                        toiling: asked.toiling.load(Ordering::Relaxed),
-                        asking: asked.asking.load(Ordering::Relaxed),
-                        fetched: fetched.load(Ordering::Relaxed),
-                        late_acks: member.health().late_acks,
-                    };
-                    tell(&json!({"answer": "figures", "figures": figures}), "");
-                }
-                _ => panic!("not understood: {line}"),
             }
         }
         std::process::exit(1);
     });
-    runtime.block_on(async {
-        use tokio::signal::unix::SignalKind;
-        let mut told = tokio::signal::unix::signal(SignalKind::terminate()).expect("a signal");
-        told.recv().await;
-        let mut member = Some(connector);
-        let connector = loop {
-            // A command may be under way.
-            match Arc::try_unwrap(member.take().expect("put back below")) {
-                Ok(connector) => break connector,
-                Err(shared) => member = Some(shared),
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        };
-        let farewell = connector.shutdown(Duration::from_secs(20)).await;
-        let forced = farewell.expect("a clean end").forced.len();
-        desk.journal.note(Fact::Other("stop".into()));
-        tell(&json!({"answer": "left", "forced": forced}), "");
-    });
+    runtime.block_on(serve(config, topics, work, asked, &fetched));
     std::process::exit(0);
+}
+
+async fn serve(
+    config: Config,
+    topics: Vec<(Topic, u32)>,
+    work: &Work,
+    mut asked: mpsc::Receiver<String>,
+    fetched: &AtomicU64,
+) {
+    // Before anybody knows of us: without it the signal would end the process.
+    let end = tokio::signal::unix::SignalKind::terminate();
+    let mut end = tokio::signal::unix::signal(end).expect("a signal");
+    let (toil, told) = watch::channel(false);
+    let (desk, connector) = start(config, topics, work, told).await;
+    loop {
+        let command = tokio::select! {
+            _ = end.recv() => break,
+            Some(command) = asked.recv() => command,
+        };
+        match command.as_str() {
+            "toil" => drop(toil.send_replace(true)),
+            "commit" => {
+                let failed = connector.commit().await.err();
+                let failed = failed.map(|error| error.to_string());
+                tell(&json!({"answer": "commit", "failed": failed}), "");
+            }
+            "figures" => {
+                let figures = desk.figures(&connector, fetched);
+                tell(&json!({"answer": "figures", "figures": figures}), "");
+            }
+            _ => panic!("not understood: {command}"),
+        }
+    }
+    let farewell = connector.shutdown(Duration::from_secs(20)).await;
+    let forced = farewell.expect("a clean end").forced.len();
+    desk.journal.note(Fact::Other("stop".into()));
+    tell(&json!({"answer": "left", "forced": forced}), "");
 }
 
 async fn start(

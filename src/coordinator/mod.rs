@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep_until};
 use crate::assign::Assignor;
 use crate::config;
 use crate::config::{Config, LeaseMode};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, printable};
 use crate::event::{Event, Holder};
 use crate::group::{ConsumerId, StreamId, Topic, TopicPartition};
 use crate::lease::LeaseGuard;
 use crate::listener::{Outside, RebalanceListener};
 use crate::registry::{Dialect, Later, Registry};
-use crate::session::{Applicant, Registering, Session, Trouble};
+use crate::session::{Applicant, Committed, Registering, Session, Trouble};
 use crate::stream::{Common, Ownership, ReaderSource, StreamCore};
 
 use self::serving::{Done, Serving};
@@ -99,6 +99,35 @@ impl Outlets {
         }
         // Nobody listening is no error.
         let _ = self.events.send(event);
+    }
+
+    /// Tells what a commit of this offset has met, if somebody else had written there.
+    pub fn tell_of_others(&self, partition: &TopicPartition, ours: i64, met: &Committed) {
+        let partition = partition.clone();
+        let event = match met {
+            Committed::Written {
+                over: Some(theirs), ..
+            } => match theirs.parse() {
+                Ok(theirs) => Event::RewindRepaired {
+                    partition,
+                    theirs,
+                    ours,
+                },
+                Err(_) => Event::Repaired {
+                    what: format!(
+                        "the offset of {partition} held \"{}\" and was written again as {ours}",
+                        printable(theirs)
+                    ),
+                },
+            },
+            Committed::Ahead { theirs, .. } => Event::ForeignAdvance {
+                partition,
+                theirs: *theirs,
+                ours,
+            },
+            Committed::Written { .. } | Committed::NotOurs | Committed::Unsettled(_) => return,
+        };
+        self.tell(event);
     }
 }
 

@@ -158,10 +158,14 @@ impl Departure {
         self.await_lease().await;
         let results = retry(|| self.session.commit(commits.clone())).await?;
         for (farewell, _) in batch {
-            match results.get(&farewell.ownership.partition) {
+            let partition = &farewell.ownership.partition;
+            if let (Some(result), Some(ours)) = (results.get(partition), offsets.get(partition)) {
+                self.outlets.tell_of_others(partition, *ours, result);
+            }
+            match results.get(partition) {
                 Some(Committed::Written { version, .. }) => {
                     farewell.version = Some(*version);
-                    farewell.committed = offsets.get(&farewell.ownership.partition).copied();
+                    farewell.committed = offsets.get(partition).copied();
                 }
                 Some(Committed::Ahead { theirs, version }) => {
                     farewell.version = Some(*version);

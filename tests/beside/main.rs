@@ -8,17 +8,23 @@ mod support;
 
 mod ledger;
 mod play;
+#[cfg(feature = "testing")]
+mod scene;
 mod shares;
 mod stage;
 
 mod alone;
 mod dealt;
+#[cfg(feature = "testing")]
+mod deploy;
 mod names;
 mod nodes;
 mod patterns;
 mod take_over;
 mod tools;
 mod warm;
+#[cfg(feature = "testing")]
+mod zombie;
 
 /// The other half of `support::Child`.
 #[test]

@@ -33,7 +33,7 @@ pub const STEADY_MS: u64 = 20_000;
 /// So long lives the session of one that will be killed.
 pub const BRIEF_MS: u64 = 1500;
 /// The name of the test in which a child finds itself.
-const CHILD: &str = "a_child_without_orders_does_nothing";
+pub const CHILD: &str = "a_child_without_orders_does_nothing";
 /// So many messages of each of its partitions an owner has to deliver before the play goes on.
 const PROGRESS: usize = 15;
 
@@ -490,7 +490,7 @@ fn plain(message: &JvmMessage) -> Finished {
 }
 
 /// The words of the exception that ends a rebalance for good (L-87).
-fn assert_never_gave_up(jvm: &JvmMember) {
+pub fn assert_never_gave_up(jvm: &JvmMember) {
     let log = jvm.log();
     for words in ["can't rebalance after", "ConsumerRebalanceFailedException"] {
         let line = log.lines().find(|line| line.contains(words));

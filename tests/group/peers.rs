@@ -9,7 +9,7 @@ use evenkeel::testing::{Act, Inline};
 use evenkeel::{ConsumerId, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Diary, Kit, Member, range, range_of, topic, until};
+use crate::kit::{Diary, Kit, Member, at, range, range_of, topic, until};
 
 fn stream(member: &Member, number: u32) -> String {
     format!("{}-{number}", member.name)
@@ -175,6 +175,44 @@ async fn a_jvm_heir_is_given_time_only_if_the_last_commit_moved_something() {
         for partition in 0..4 {
             assert_eq!(kit.offset("t", partition).as_deref(), Some("1"));
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_wrote_over_our_offset_is_told_also_when_the_partition_is_given_up() {
+    // J1, I3
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 2);
+    kit.send("t", 2);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    member.told();
+    // A JVM member that was away comes back and commits where it had been, then takes its half.
+    kit.registry.put(&Kit::offset_path("t", 0), "1");
+    kit.registry.put(&Kit::offset_path("t", 1), "9");
+    kit.send("t", 2);
+    kit.drain().await;
+    let stranger = kit.stranger().await;
+    stranger.register_for("g_0", "t", 2).await;
+    until("all is given up", || member.owned().is_empty()).await;
+    let given = [kit.offset("t", 0), kit.offset("t", 1)];
+    assert_eq!(given, [Some("3".to_owned()), Some("9".to_owned())]);
+    let told = member.told();
+    let repaired = Event::RewindRepaired {
+        partition: at("t", 0),
+        theirs: 1,
+        ours: 3,
+    };
+    let ahead = Event::ForeignAdvance {
+        partition: at("t", 1),
+        theirs: 9,
+        ours: 3,
+    };
+    for event in [repaired, ahead] {
+        assert!(told.contains(&event), "{event:?} in {told:?}");
     }
 }
 

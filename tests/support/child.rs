@@ -74,6 +74,7 @@ struct Heard {
     finished: Vec<Finished>,
     deliveries: Vec<Delivery>,
     events: Vec<Told>,
+    answers: Vec<Value>,
     ended: bool,
 }
 
@@ -81,7 +82,7 @@ struct Heard {
 pub struct Child {
     process: Process,
     // The end of its standard input is the child's end.
-    _commands: ChildStdin,
+    commands: ChildStdin,
     heard: Arc<(Mutex<Heard>, Condvar)>,
 }
 
@@ -106,7 +107,8 @@ impl Child {
         Self::start(test, &orders, Some(namespace))
     }
 
-    fn start(test: &str, orders: &Value, namespace: Option<&Namespace>) -> Self {
+    /// The same with other orders.
+    pub(super) fn start(test: &str, orders: &Value, namespace: Option<&Namespace>) -> Self {
         let binary = std::env::current_exe().expect("a test knows its binary");
         let folder = process::scratch("child");
         let mut command = Command::new(binary);
@@ -124,7 +126,7 @@ impl Child {
         let lines = BufReader::new(process.take_stdout().expect("started with pipes"));
         let child = Self {
             process,
-            _commands: commands,
+            commands,
             heard: Arc::default(),
         };
         let heard = child.heard.clone();
@@ -173,6 +175,55 @@ impl Child {
         self.heard.0.lock().unwrap().events.clone()
     }
 
+    /// SIGSTOP: its session lives until the server ends it.
+    pub fn pause(&mut self) {
+        self.process.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.process.resume();
+    }
+
+    /// Sets the niceness of its thread of this name, if we are root: nobody else could take it back.
+    pub(super) fn renice(&self, thread: &str, niceness: i32) {
+        use std::os::unix::fs::MetadataExt;
+        if std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() != 0) {
+            return;
+        }
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+        let is_it = |task: &std::fs::DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.trim_end() == thread)
+        };
+        for task in tasks.filter(is_it) {
+            let mut renice = Command::new("renice");
+            renice
+                .args(["-n", &niceness.to_string(), "-p"])
+                .arg(task.file_name());
+            let said = renice.output().expect("renice");
+            assert!(said.status.success(), "{said:?}");
+        }
+    }
+
+    /// SIGTERM, and waits for the end, which must be a good one.
+    pub(super) fn terminate(&mut self) {
+        self.process.terminate(LONG);
+        let status = self.process.wait(LONG);
+        assert!(status.success(), "it ended with {status}; {}", self.tail());
+    }
+
+    /// Writes a line to it, also while it is stopped.
+    pub(super) fn command(&mut self, line: &str) {
+        writeln!(self.commands, "{line}").expect("the child listens");
+    }
+
+    /// What it answered to commands so far.
+    pub(super) fn answers(&self) -> Vec<Value> {
+        self.heard.0.lock().unwrap().answers.clone()
+    }
+
     /// The end of what it logged, for messages.
     pub fn tail(&self) -> String {
         self.process.tail()
@@ -199,6 +250,8 @@ fn listen(lines: impl BufRead, heard: &(Mutex<Heard>, Condvar)) {
         let mut heard_now = heard.0.lock().unwrap();
         if let Some(name) = line["joined"].as_str() {
             heard_now.name = Some(name.to_owned());
+        } else if line["answer"].is_string() {
+            heard_now.answers.push(line);
         } else if let Ok(delivery) = Delivery::deserialize(&line) {
             heard_now.deliveries.push(delivery);
         } else if let Ok(told) = Told::deserialize(&line) {
@@ -239,6 +292,10 @@ pub fn obey() {
         .into_iter()
         .map(|(name, streams)| (Topic::new(&name).expect("a good name"), streams))
         .collect();
+    #[cfg(feature = "testing")]
+    if let Some(work) = Option::deserialize(&orders["work"]).expect("work") {
+        return super::worker::work(config, topics, &work);
+    }
     let log: Option<OwnLog> = Option::deserialize(&orders["log"]).expect("a log");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -331,7 +388,7 @@ async fn tell_of(mut events: evenkeel::Events) {
     }
 }
 
-fn told(event: &Event) -> Told {
+pub(super) fn told(event: &Event) -> Told {
     let name = format!("{event:?}");
     let end = name.find(|letter: char| !letter.is_alphanumeric());
     Told {
@@ -341,7 +398,7 @@ fn told(event: &Event) -> Told {
     }
 }
 
-fn tell(what: &impl Serialize, before: &str) {
+pub(super) fn tell(what: &impl Serialize, before: &str) {
     let what = serde_json::to_string(what).expect("plain values");
     let line = format!("{before}{what}\n");
     let mut out = std::io::stdout().lock();

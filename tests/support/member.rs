@@ -254,6 +254,11 @@ impl JvmMember {
         self.command_and_await("pause", "paused");
     }
 
+    /// The readers go on as soon as the process can: also told while it is stopped.
+    pub fn ask_to_resume_reading(&mut self) {
+        self.command("resume");
+    }
+
     /// The readers go on.
     pub fn resume_reading(&mut self) {
         self.command_and_await("resume", "resumed");

@@ -27,6 +27,8 @@ mod txnlog;
 mod verify;
 mod versions;
 mod wait;
+#[cfg(feature = "testing")]
+mod worker;
 mod zookeeper;
 
 pub use broker::Broker;
@@ -100,5 +102,11 @@ pub use wait::LONG;
 pub use wait::until;
 pub use wait::until_some;
 pub use wait::until_some_or;
+#[cfg(feature = "testing")]
+pub use worker::Figures;
+#[cfg(feature = "testing")]
+pub use worker::Work;
+#[cfg(feature = "testing")]
+pub use worker::Worker;
 pub use zookeeper::ZooKeeper;
 pub use zookeeper::ZooKeeperOptions;

@@ -169,34 +169,13 @@ impl Serving<'_> {
         ours: i64,
         result: &Committed,
     ) {
+        self.core
+            .parts
+            .outlets
+            .tell_of_others(partition, ours, result);
         let (version, written, ahead) = match result {
-            Committed::Written { version, over } => {
-                if let Some(theirs) = over {
-                    let event = match theirs.parse() {
-                        Ok(theirs) => Event::RewindRepaired {
-                            partition: partition.clone(),
-                            theirs,
-                            ours,
-                        },
-                        Err(_) => Event::Repaired {
-                            what: format!(
-                                "the offset of {partition} held \"{}\" and was written again as {ours}",
-                                crate::error::printable(theirs)
-                            ),
-                        },
-                    };
-                    self.tell(event);
-                }
-                (*version, Some(ours), None)
-            }
-            Committed::Ahead { theirs, version } => {
-                self.tell(Event::ForeignAdvance {
-                    partition: partition.clone(),
-                    theirs: *theirs,
-                    ours,
-                });
-                (*version, None, Some(*theirs))
-            }
+            Committed::Written { version, .. } => (*version, Some(ours), None),
+            Committed::Ahead { theirs, version } => (*version, None, Some(*theirs)),
             Committed::NotOurs | Committed::Unsettled(_) => return,
         };
         if let Some(held) = self.held.get_mut(partition) {

@@ -230,7 +230,9 @@ impl Departure {
                 partition: farewell.ownership.partition.clone(),
                 token: farewell.ownership.token,
                 last,
+                committed: farewell.committed.filter(|_| !farewell.is_topic_gone),
                 version: farewell.version,
+                met: None,
             });
             ends.push((
                 farewell.ownership.partition.clone(),
@@ -248,7 +250,11 @@ impl Departure {
         .await?;
         let mut parted = Vec::new();
         for (partition, is_forced, offset, undone) in ends {
-            let event = match results.remove(&partition) {
+            let result = results.remove(&partition);
+            if let (Some(Released::Gone { met: Some(met) }), Some(ours)) = (&result, offset) {
+                self.outlets.tell_of_others(&partition, ours, met);
+            }
+            let event = match result {
                 Some(Released::NotOurs) => Event::Lost {
                     partition: partition.clone(),
                     cause: LostCause::OwnerNodeGone,

@@ -47,15 +47,22 @@ pub(crate) struct Parting {
     pub partition: TopicPartition,
     pub token: i64,
     pub last: Option<Commit>,
+    /// What we wrote there last, to be written again if somebody has set it back since; none if it is nobody's concern any more.
+    pub committed: Option<i64>,
     /// The version of the offset node as we know it; none if there is no node.
     pub version: Option<i32>,
+    /// What the commit of it met that was somebody else's.
+    pub met: Option<Committed>,
 }
 
 /// What came of giving a partition up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Released {
     /// The owner node is gone, and the offset, if there was one, was written before.
-    Gone,
+    Gone {
+        /// What the commit met that was somebody else's.
+        met: Option<Committed>,
+    },
     /// It was not ours any more; nothing was written.
     NotOurs,
 }
@@ -326,7 +333,7 @@ impl Session {
         }
         for parting in partings {
             if check_first && !self.still_owns(&parting.partition, parting.token).await? {
-                results.insert(parting.partition, Released::Gone);
+                results.insert(parting.partition, Released::Gone { met: None });
                 continue;
             }
             let last = parting.last.as_ref();
@@ -354,11 +361,11 @@ impl Session {
             for (batch, answer) in batches.into_iter().zip(answers) {
                 let at = match answer? {
                     Answer::Done(_) => {
-                        results.extend(
-                            batch
-                                .into_iter()
-                                .map(|parting| (parting.partition, Released::Gone)),
-                        );
+                        let gone = |parting: Parting| {
+                            let met = parting.met;
+                            (parting.partition, Released::Gone { met })
+                        };
+                        results.extend(batch.into_iter().map(gone));
                         continue;
                     }
                     Answer::Refused { at, .. } => Some(at),
@@ -449,23 +456,35 @@ impl Session {
         is_unknown: bool,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
         // Read before the owner node, so that whoever claims after this look changes it.
+        let known = parting.version;
         parting.version = Some(self.offset_version(&parting.partition).await?);
         if !self.still_owns(&parting.partition, parting.token).await? {
             let settled = if is_unknown {
-                Released::Gone
+                Released::Gone { met: parting.met }
             } else {
                 Released::NotOurs
             };
             return Ok(Err(settled));
         }
         // Still ours, so it was the offset that was refused: it gets its own commit, with its own rules, first.
-        if let Some(mut commit) = parting.last.take() {
+        let written_over = parting.committed.filter(|_| known != parting.version);
+        let again = written_over.map(|offset| Commit {
+            partition: parting.partition.clone(),
+            token: parting.token,
+            offset,
+            version: known,
+            tried: BTreeSet::new(),
+            is_reset: false,
+        });
+        if let Some(mut commit) = parting.last.take().or(again) {
             commit.version = commit.version.or(parting.version);
             let partition = commit.partition.clone();
-            match self.commit(vec![commit]).await?.remove(&partition) {
+            let met = self.commit(vec![commit]).await?.remove(&partition);
+            match met {
                 Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),
                 Some(Committed::Written { version, .. } | Committed::Ahead { version, .. }) => {
                     parting.version = Some(version);
+                    parting.met = met;
                 }
                 Some(Committed::Unsettled(_)) | None => {}
             }

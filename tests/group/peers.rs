@@ -179,40 +179,58 @@ async fn a_jvm_heir_is_given_time_only_if_the_last_commit_moved_something() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_wrote_over_our_offset_is_told_also_when_the_partition_is_given_up() {
-    // J1, I3
-    let mut kit = Kit::new();
-    kit.create("t", 2);
-    let mut member = kit.join("h1", &[("t", 1)]);
-    member.settled().await;
-    kit.send("t", 2);
-    kit.send("t", 2);
-    kit.drain().await;
-    member.connector().commit().await.unwrap();
-    member.told();
-    // A JVM member that was away comes back and commits where it had been, then takes its half.
-    kit.registry.put(&Kit::offset_path("t", 0), "1");
-    kit.registry.put(&Kit::offset_path("t", 1), "9");
-    kit.send("t", 2);
-    kit.drain().await;
-    let stranger = kit.stranger().await;
-    stranger.register_for("g_0", "t", 2).await;
-    until("all is given up", || member.owned().is_empty()).await;
-    let given = [kit.offset("t", 0), kit.offset("t", 1)];
-    assert_eq!(given, [Some("3".to_owned()), Some("9".to_owned())]);
-    let told = member.told();
-    let repaired = Event::RewindRepaired {
-        partition: at("t", 0),
-        theirs: 1,
-        ours: 3,
-    };
-    let ahead = Event::ForeignAdvance {
-        partition: at("t", 1),
-        theirs: 9,
-        ours: 3,
-    };
-    for event in [repaired, ahead] {
-        assert!(told.contains(&event), "{event:?} in {told:?}");
+async fn what_somebody_wrote_over_our_offset_is_repaired_and_told_also_when_the_partition_is_given_up()
+ {
+    // J1, I3, O1
+    for has_more in [true, false] {
+        for is_to_jvm in [true, false] {
+            let words = format!("more to commit: {has_more}, to a JVM: {is_to_jvm}");
+            let mut kit = Kit::new();
+            kit.create("t", 2);
+            let mut member = kit.join("h1", &[("t", 1)]);
+            member.settled().await;
+            kit.send("t", 2);
+            kit.send("t", 2);
+            kit.drain().await;
+            member.connector().commit().await.unwrap();
+            member.told();
+            // A JVM member that was away comes back and commits where it had been.
+            kit.registry.put(&Kit::offset_path("t", 0), "1");
+            kit.registry.put(&Kit::offset_path("t", 1), "9");
+            if has_more {
+                kit.send("t", 2);
+                kit.drain().await;
+            }
+            let stranger = kit.stranger().await;
+            if is_to_jvm {
+                stranger.register_for("g_0", "t", 2).await;
+                until(&words, || member.owned().is_empty()).await;
+            } else {
+                let connector = member.connector.take().unwrap();
+                connector.shutdown(Duration::from_secs(10)).await.unwrap();
+            }
+            let ours = if has_more { 3 } else { 2 };
+            let given = [kit.offset("t", 0), kit.offset("t", 1)];
+            assert_eq!(
+                given,
+                [Some(ours.to_string()), Some("9".to_owned())],
+                "{words}"
+            );
+            let told = member.told();
+            let repaired = Event::RewindRepaired {
+                partition: at("t", 0),
+                theirs: 1,
+                ours,
+            };
+            let ahead = Event::ForeignAdvance {
+                partition: at("t", 1),
+                theirs: 9,
+                ours,
+            };
+            for event in [repaired, ahead] {
+                assert!(told.contains(&event), "{words}: {event:?} in {told:?}");
+            }
+        }
     }
 }
 

@@ -36,8 +36,13 @@ fn report(view: &View<'_>, write: &OffsetWrite) -> Report {
 }
 
 fn owner_only(view: &View<'_>, verdict: &mut Verdict, write: &OffsetWrite) {
-    // Where a transaction cannot create nodes, one is made in advance that says there is no offset.
-    let is_placeholder = write.is_creation && write.value.is_none();
+    // A claim makes a missing node, in advance where a transaction cannot create any, and takes away what is older than its
+    // topic: it says then that there is no offset.
+    let is_claim = write.owned.is_some_and(|at| {
+        let first = view.story.windows[at].writes.first();
+        first.is_some_and(|first| std::ptr::eq(&view.story.writes[*first], write))
+    });
+    let is_placeholder = write.value.is_none() && (write.is_creation || is_claim);
     if write.owned.is_none() && !is_placeholder {
         let member = write.member.as_deref().unwrap_or("somebody");
         let what = format!("{member} writes {} and does not own it", told(write.value));

@@ -9,7 +9,7 @@ use crate::group::TopicPartition;
 use crate::check::history::{Change, Txn};
 use crate::check::replay::{Mark, Story, Window, replay};
 use crate::check::verdict::{Rule, Verdict, Violation};
-use crate::check::{Case, Event, Fact};
+use crate::check::{Case, Event, Fact, Phase};
 
 pub(super) const NANOS_PER_MS: i64 = 1_000_000;
 
@@ -76,6 +76,8 @@ pub(super) struct View<'a> {
     pub killed: BTreeMap<Arc<str>, Vec<usize>>,
     /// How members say they gave partitions up.
     pub released: BTreeMap<(Arc<str>, TopicPartition), Vec<usize>>,
+    /// When members' listeners were told that partitions are lost.
+    pub lost: BTreeMap<(Arc<str>, TopicPartition), Vec<usize>>,
     /// Events whose token fits no ownership, and why.
     pub strays: Vec<(usize, String)>,
 }
@@ -135,6 +137,7 @@ impl<'a> View<'a> {
             witnesses: BTreeSet::new(),
             expired: BTreeSet::new(),
             killed: BTreeMap::new(),
+            lost: BTreeMap::new(),
             released: BTreeMap::new(),
             strays: Vec::new(),
         };
@@ -197,6 +200,16 @@ impl<'a> View<'a> {
             Fact::Released { partition, .. } => {
                 let key = (event.member.clone(), partition.clone());
                 self.released.entry(key).or_default().push(at);
+            }
+            Fact::Callback {
+                name,
+                phase: Phase::Enter,
+                partitions,
+            } if name == "on_lost" => {
+                for partition in partitions {
+                    let key = (event.member.clone(), partition.clone());
+                    self.lost.entry(key).or_default().push(at);
+                }
             }
             Fact::Killed { member } => self.killed.entry(member.clone()).or_default().push(at),
             Fact::Expired { session } => {

@@ -243,7 +243,7 @@ fn clean(
     }
 }
 
-/// Whether the member gave it up by force, or was killed over it; until it owned the partition again.
+/// Whether the member gave it up by force, or was killed over it, or lost it over it; until it owned the partition again.
 fn is_disturbed(view: &View<'_>, window: &Window, next: Option<Mark>) -> bool {
     let Some(member) = &window.member else {
         return true;
@@ -265,9 +265,12 @@ fn is_disturbed(view: &View<'_>, window: &Window, next: Option<Mark>) -> bool {
             is_forced(&view.case.events[*first].fact)
                 || told.any(|at| is_forced(&view.case.events[*at].fact))
         }
+        // It was killed, or its session or its registration ended, while the release was under way: what was acknowledged
+        // meanwhile came too late.
         None => {
-            let mut killed = view.killed.get(member).into_iter().flatten();
-            killed.any(|at| is_within(&at))
+            let killed = view.killed.get(member).into_iter().flatten();
+            let lost = view.lost.get(&key).into_iter().flatten();
+            killed.chain(lost).any(|at| is_within(&at))
         }
     }
 }

@@ -282,6 +282,13 @@ fn a_hand_over_that_was_not_clean_may_repeat() {
         tale.tell("nemesis", Fact::Killed { member });
     };
     handed_over(3, killed).keeps();
+    // Its registration went while the release was under way.
+    let lost = |tale: &mut Tale| {
+        for call in ["after_claim", "before_release", "on_lost"] {
+            tale.called("g_a", call, 0);
+        }
+    };
+    handed_over(3, lost).keeps();
     handed_over(3, |tale| tale.limits.is_committing = false).keeps();
     // What is behind a message that is not done is not committed.
     let (mut tale, token) = Tale::begun();

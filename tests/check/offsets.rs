@@ -52,6 +52,25 @@ fn a_node_made_in_advance_that_says_there_is_no_offset_is_no_commit() {
 }
 
 #[test]
+fn a_claim_may_take_away_what_is_no_offset_of_its_topic_and_a_commit_may_not() {
+    let claimed = |tale: &mut Tale| {
+        let (path, stream) = (offset(0), "g_a-0");
+        tale.txn(0, vec![made(&path, "7", false)]);
+        let none = tale.set(path, "-1");
+        tale.txn(A, vec![made(&owner(0), stream, true), none]);
+    };
+    let mut tale = Tale::new();
+    claimed(&mut tale);
+    tale.keeps();
+
+    let mut tale = Tale::new();
+    claimed(&mut tale);
+    let none = tale.set(offset(0), "-2");
+    tale.txn(A, vec![none]);
+    tale.breaks(Rule::I4);
+}
+
+#[test]
 fn an_offset_that_goes_back_is_found() {
     // I3
     let (mut tale, token) = Tale::begun();

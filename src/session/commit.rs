@@ -97,7 +97,7 @@ impl Session {
             open = Vec::new();
             let answers = join_all(batches.iter().map(|batch| self.send_commits(batch))).await;
             for (batch, answer) in batches.into_iter().zip(answers) {
-                let (refused, fault) = match answer? {
+                let refused = match answer? {
                     Answer::Done(versions) => {
                         for ((commit, over), version) in batch.into_iter().zip(versions) {
                             results.insert(
@@ -111,30 +111,37 @@ impl Session {
                         continue;
                     }
                     Answer::Refused {
-                        at, is_fence: true, ..
-                    } => {
-                        for (place, (commit, over)) in batch.into_iter().enumerate() {
-                            if place == at {
-                                results.insert(commit.partition, Committed::NotOurs);
-                            } else {
-                                open.push((commit, over));
-                            }
-                        }
-                        continue;
-                    }
-                    Answer::Refused { at, fault, .. } => (Some(at), fault),
+                        at,
+                        is_fence,
+                        fault,
+                    } => Some((at, is_fence, fault)),
                     Answer::Unknown => {
                         self.catch_up().await?;
-                        (None, Fault::BadVersion)
+                        None
                     }
                 };
-                for (place, (commit, over)) in batch.into_iter().enumerate() {
-                    if refused.is_some_and(|at| at != place) {
-                        open.push((commit, over));
-                        continue;
-                    }
-                    let partition = commit.partition.clone();
-                    match self.settle_commit(commit, over, &fault).await? {
+                // What was refused first hides what else would have been: all are looked at, at once.
+                let settled = batch
+                    .into_iter()
+                    .enumerate()
+                    .map(|(place, (commit, over))| {
+                        let (is_fence, fault) = match &refused {
+                            Some((at, is_fence, fault)) if *at == place => {
+                                (*is_fence, fault.clone())
+                            }
+                            _ => (false, Fault::BadVersion),
+                        };
+                        async move {
+                            let partition = commit.partition.clone();
+                            let settled = match is_fence {
+                                true => Ok(Err(Committed::NotOurs)),
+                                false => self.settle_commit(commit, over, &fault).await,
+                            };
+                            (partition, settled)
+                        }
+                    });
+                for (partition, settled) in join_all(settled).await {
+                    match settled? {
                         Ok(again) => open.push(again),
                         Err(settled) => {
                             results.insert(partition, settled);
@@ -359,7 +366,7 @@ impl Session {
             open = Vec::new();
             let answers = join_all(batches.iter().map(|batch| self.send_releases(batch))).await;
             for (batch, answer) in batches.into_iter().zip(answers) {
-                let at = match answer? {
+                let is_unknown = match answer? {
                     Answer::Done(_) => {
                         let gone = |parting: Parting| {
                             let met = parting.met;
@@ -368,19 +375,19 @@ impl Session {
                         results.extend(batch.into_iter().map(gone));
                         continue;
                     }
-                    Answer::Refused { at, .. } => Some(at),
+                    Answer::Refused { .. } => false,
                     Answer::Unknown => {
                         self.catch_up().await?;
-                        None
+                        true
                     }
                 };
-                for (place, parting) in batch.into_iter().enumerate() {
-                    if at.is_some_and(|at| at != place) {
-                        open.push(parting);
-                        continue;
-                    }
+                // As above, all are looked at.
+                let settled = batch.into_iter().map(async |parting| {
                     let partition = parting.partition.clone();
-                    match self.settle_release(parting, at.is_none()).await? {
+                    (partition, self.settle_release(parting, is_unknown).await)
+                });
+                for (partition, settled) in join_all(settled).await {
+                    match settled? {
                         Ok(again) => open.push(again),
                         Err(settled) => {
                             results.insert(partition, settled);
@@ -466,7 +473,11 @@ impl Session {
             };
             return Ok(Err(settled));
         }
-        // Still ours, so it was the offset that was refused: it gets its own commit, with its own rules, first.
+        let last = parting.last.as_ref();
+        if last.is_some_and(|commit| commit.version == parting.version) {
+            return Ok(Ok(parting));
+        }
+        // Still ours, and somebody wrote the offset: ours gets its own commit, with its own rules, first.
         let written_over = parting.committed.filter(|_| known != parting.version);
         let again = written_over.map(|offset| Commit {
             partition: parting.partition.clone(),

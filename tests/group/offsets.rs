@@ -289,6 +289,44 @@ async fn an_offset_that_somebody_set_back_is_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn however_many_offsets_somebody_else_wrote_one_commit_or_release_gets_over_them() {
+    // O3, I3
+    const PARTITIONS: i32 = 24;
+    for is_leaving in [false, true] {
+        let mut kit = Kit::new();
+        kit.create("t", PARTITIONS);
+        let mut config = kit.config();
+        config.auto_commit_interval = Duration::from_secs(600);
+        let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+        member.settled().await;
+        kit.send("t", PARTITIONS);
+        kit.drain().await;
+        for partition in 0..PARTITIONS {
+            kit.registry.put(&Kit::offset_path("t", partition), "0");
+        }
+        let session = member.session();
+        let before = kit.registry.requests(session, Kind::Multi);
+        if is_leaving {
+            let connector = member.connector.take().unwrap();
+            connector.shutdown(Duration::from_secs(5)).await.unwrap();
+        } else {
+            member.connector().commit().await.unwrap();
+        }
+        for partition in 0..PARTITIONS {
+            assert_eq!(kit.offset("t", partition).as_deref(), Some("1"));
+        }
+        // One that is refused, one that is not; a release commits each by itself then.
+        let sent = kit.registry.requests(session, Kind::Multi) - before;
+        let most = if is_leaving { 2 + 2 * PARTITIONS } else { 2 };
+        assert!(
+            sent <= u64::from(most.unsigned_abs()),
+            "{sent} transactions"
+        );
+        assert!(kit.owners("t").is_empty() == is_leaving);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reset_ends_the_suspension_by_an_offset_that_was_set_forward() {
     // O9
     let mut kit = Kit::new();

@@ -59,7 +59,7 @@ fn in_step(asked: &Broker, topic: &str, partitions: i32, replicas: usize) {
 #[test]
 fn brokers_that_are_restarted_killed_and_led_by_one_behind_change_no_owner_and_lose_nothing_that_is_there()
  {
-    // r052, N3, K6, O9, T5
+    // r052, K6, O9
     let begun = std::time::Instant::now();
     let zookeeper = ZooKeeper::start("3.9.5");
     let tree = Tree::connect(&zookeeper);

@@ -25,7 +25,7 @@ const POISON: i64 = 5;
 
 #[test]
 fn an_offset_set_by_hand_does_not_move_a_live_member_and_passing_a_message_does() {
-    // O1, K1
+    // O1
     let zookeeper = ZooKeeper::start("3.9.5");
     let broker = Broker::start("1.1.1", &zookeeper);
     broker.create_topic("orders", 1);
@@ -93,6 +93,7 @@ fn an_offset_set_by_hand_does_not_move_a_live_member_and_passing_a_message_does(
     until("health names it", LONG, || {
         suspended() == BTreeSet::from([at.clone()])
     });
+    member.commit();
     assert_eq!(tree.text(NODE).as_deref(), Some("23"));
     producer.produce(0..1, 2);
     member.take(2);

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 #[test]
 fn servers_that_stall_pause_delivery_and_move_nothing_that_the_session_bears() {
-    // N6, S5, S11
+    // N6, S5
     for version in ensemble_versions() {
         let Some(mut stage) = Stage::start(version, TICK, BLIND) else {
             return;

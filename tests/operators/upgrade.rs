@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(6);
 
 #[test]
 fn members_of_both_dialects_share_a_group_while_the_servers_are_upgraded() {
-    // N8, S15
+    // N8
     let Some(mut stage) = Stage::start(RELEASES[0], TICK, BLIND) else {
         return;
     };

@@ -59,6 +59,40 @@ pub(super) fn pending(
     })
 }
 
+/// What is to be told of a commit that met what somebody else had written.
+pub(super) fn told_of_commit(
+    partition: &TopicPartition,
+    ours: i64,
+    result: &Committed,
+) -> Option<Event> {
+    let partition = partition.clone();
+    match result {
+        Committed::Written { over: None, .. } | Committed::NotOurs | Committed::Unsettled(_) => {
+            None
+        }
+        Committed::Ahead { theirs, .. } => Some(Event::ForeignAdvance {
+            partition,
+            theirs: *theirs,
+            ours,
+        }),
+        Committed::Written {
+            over: Some(text), ..
+        } => Some(match text.parse() {
+            Ok(theirs) => Event::RewindRepaired {
+                partition,
+                theirs,
+                ours,
+            },
+            Err(_) => Event::Repaired {
+                what: format!(
+                    "the offset of {partition} held \"{}\" and was written again as {ours}",
+                    crate::error::printable(text)
+                ),
+            },
+        }),
+    }
+}
+
 /// What giving up needs.
 #[derive(Clone)]
 pub(super) struct Departure {
@@ -157,6 +191,11 @@ impl Departure {
             .collect();
         self.await_lease().await;
         let results = retry(|| self.session.commit(commits.clone())).await?;
+        for (partition, result) in &results {
+            let told = offsets.get(partition);
+            let told = told.and_then(|ours| told_of_commit(partition, *ours, result));
+            told.into_iter().for_each(|event| self.outlets.tell(event));
+        }
         for (farewell, _) in batch {
             match results.get(&farewell.ownership.partition) {
                 Some(Committed::Written { version, .. }) => {

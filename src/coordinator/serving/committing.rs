@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
+use crate::coordinator::part::told_of_commit;
 use crate::coordinator::serving::{Done, Held, Serving};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, LostCause};
@@ -169,34 +170,12 @@ impl Serving<'_> {
         ours: i64,
         result: &Committed,
     ) {
+        if let Some(event) = told_of_commit(partition, ours, result) {
+            self.tell(event);
+        }
         let (version, written, ahead) = match result {
-            Committed::Written { version, over } => {
-                if let Some(theirs) = over {
-                    let event = match theirs.parse() {
-                        Ok(theirs) => Event::RewindRepaired {
-                            partition: partition.clone(),
-                            theirs,
-                            ours,
-                        },
-                        Err(_) => Event::Repaired {
-                            what: format!(
-                                "the offset of {partition} held \"{}\" and was written again as {ours}",
-                                crate::error::printable(theirs)
-                            ),
-                        },
-                    };
-                    self.tell(event);
-                }
-                (*version, Some(ours), None)
-            }
-            Committed::Ahead { theirs, version } => {
-                self.tell(Event::ForeignAdvance {
-                    partition: partition.clone(),
-                    theirs: *theirs,
-                    ours,
-                });
-                (*version, None, Some(*theirs))
-            }
+            Committed::Written { version, .. } => (*version, Some(ours), None),
+            Committed::Ahead { theirs, version } => (*version, None, Some(*theirs)),
             Committed::NotOurs | Committed::Unsettled(_) => return,
         };
         if let Some(held) = self.held.get_mut(partition) {

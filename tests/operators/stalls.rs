@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::record::changed_after;
 use crate::support::ensemble_versions;
+use crate::support::everything;
 use crate::support::now;
 use crate::support::passed;
 use crate::support::stage::BLIND;
@@ -41,7 +42,8 @@ fn servers_that_stall_pause_delivery_and_move_nothing_that_the_session_bears() {
         stage.settle(&tree, &all);
 
         for who in ["all servers", "the leader"] {
-            for stall in STALLS.map(Duration::from_secs) {
+            let stalls = STALLS.map(Duration::from_secs).into_iter();
+            for stall in stalls.filter(|stall| is_wanted(who, *stall)) {
                 let settled = stage.last();
                 let leader = stage.ensemble.wait_until_whole();
                 let who_stalls: Vec<usize> = match who {
@@ -84,4 +86,9 @@ fn servers_that_stall_pause_delivery_and_move_nothing_that_the_session_bears() {
         }
         passed("operators", &[("ensemble", version)]);
     }
+}
+
+/// A leader that is back soon tells little; every run leaves those out.
+fn is_wanted(who: &str, stall: Duration) -> bool {
+    everything() || who == "all servers" || stall > Duration::from_secs(2)
 }

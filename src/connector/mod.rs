@@ -219,6 +219,8 @@ impl ConsumerConnector {
     }
 
     /// Commits all that is done, now, and waits for it. Cancel-safe: a commit that was begun goes on.
+    /// A partition whose commits are suspended, since somebody set its offset forward, is passed over without an error:
+    /// [`Health::suspended`] names it.
     ///
     /// # Errors
     /// [`NotOwned`](ErrorKind::NotOwned) if a partition was lost or its offset could not be written, naming the first;
@@ -257,8 +259,8 @@ impl ConsumerConnector {
     /// partition is ours. That it was passed is told by [`Event::Passed`]. What was not committed when the partition goes is
     /// delivered to the next owner, also if it was passed here.
     ///
-    /// A message may lie ahead of the next to be handed out by less than `max.unacked.messages` offsets, so that a slip of the hand does
-    /// not skip what comes in a year. Cancel-safe: a dropped call may have been carried out.
+    /// It may lie less than `max.unacked.messages` offsets ahead of the next to be handed out, so that a slip of the hand
+    /// does not skip what comes in a year. Cancel-safe: a dropped call may have been carried out.
     ///
     /// # Errors
     /// [`NotOwned`](ErrorKind::NotOwned) if the partition is not ours, is being given up, or is not read yet;

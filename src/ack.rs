@@ -1,6 +1,6 @@
 //! Which messages are done: the contiguous prefix of what was handed out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::lease::Moment;
 
@@ -34,6 +34,21 @@ pub struct Ledger {
     position: i64,
     entries: VecDeque<Entry>,
     bytes: usize,
+    /// Offsets still to come that are to be skipped.
+    passed: BTreeSet<i64>,
+}
+
+/// What came of the wish to pass a message: to have it count as done without an acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// It was handed out and is done now.
+    Done(Freed),
+    /// It was not handed out yet and will not be.
+    ToCome,
+    /// Reading is behind it already: it is done, or there was no message at that offset.
+    Behind,
+    /// It lies further ahead than allowed.
+    TooFar,
 }
 
 /// What an acknowledgement freed: how many messages, and how many bytes of them, left the ledger.
@@ -52,6 +67,7 @@ impl Ledger {
             position: start,
             entries: VecDeque::new(),
             bytes: 0,
+            passed: BTreeSet::new(),
         }
     }
 
@@ -64,6 +80,9 @@ impl Ledger {
     pub fn hand_out(&mut self, offset: i64, bytes: usize, at: Moment) -> bool {
         if offset < self.next() {
             return false;
+        }
+        if !self.passed.is_empty() {
+            self.passed = self.passed.split_off(&(offset + 1));
         }
         self.entries.push_back(Entry {
             offset,
@@ -103,6 +122,31 @@ impl Ledger {
             freed.bytes += front.bytes;
         }
         freed
+    }
+
+    /// Has the message at an offset count as done: one that was handed out at once, one still to come when it comes, if it is
+    /// less than `ahead` offsets from the next that may be handed out.
+    pub fn pass(&mut self, offset: i64, ahead: i64) -> Pass {
+        let next = self.next();
+        if offset >= next {
+            if offset - next >= ahead {
+                return Pass::TooFar;
+            }
+            self.passed.insert(offset);
+            return Pass::ToCome;
+        }
+        match self
+            .entries
+            .binary_search_by_key(&offset, |entry| entry.offset)
+        {
+            Ok(_) => Pass::Done(self.done(offset)),
+            Err(_) => Pass::Behind,
+        }
+    }
+
+    /// Whether the message at this offset, when it comes, is to be skipped.
+    pub fn is_passed(&self, offset: i64) -> bool {
+        !self.passed.is_empty() && self.passed.contains(&offset)
     }
 
     /// How many messages are not committable yet: handed out, and either not done or behind one that is not.
@@ -157,6 +201,33 @@ mod tests {
                 prop_assert_eq!(ledger.bytes(), ledger.len());
             }
         }
+    }
+
+    #[test]
+    fn a_message_is_passed_wherever_it_is() {
+        let mut ledger = Ledger::new(0);
+        for offset in [0, 1, 4] {
+            assert!(ledger.hand_out(offset, 1, Moment::default()));
+        }
+        let freed = |messages| {
+            Pass::Done(Freed {
+                messages,
+                bytes: messages,
+            })
+        };
+        assert_eq!(ledger.pass(1, 10), freed(0), "behind one that is not done");
+        assert_eq!(ledger.pass(1, 10), freed(0), "twice is once");
+        assert_eq!(ledger.pass(0, 10), freed(2));
+        assert_eq!(ledger.position(), 2);
+        assert_eq!(ledger.pass(1, 10), Pass::Behind);
+        assert_eq!(ledger.pass(3, 10), Pass::Behind, "there was none");
+        assert_eq!(ledger.pass(15, 10), Pass::TooFar);
+        assert_eq!(ledger.pass(6, 10), Pass::ToCome);
+        assert_eq!(ledger.pass(14, 10), Pass::ToCome);
+        assert!(ledger.is_passed(6) && !ledger.is_passed(5));
+        // There turns out to be no message at 6.
+        assert!(ledger.hand_out(7, 1, Moment::default()));
+        assert!(!ledger.is_passed(6) && ledger.is_passed(14));
     }
 
     #[test]

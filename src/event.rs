@@ -312,6 +312,16 @@ pub enum Event {
         /// The stream has reached its bound and delivers nothing more until something is acknowledged.
         is_at_bound: bool,
     },
+    /// The service asked that a message count as done without being acknowledged:
+    /// [`ConsumerConnector::pass`](crate::ConsumerConnector::pass).
+    Passed {
+        /// The partition.
+        partition: TopicPartition,
+        /// The message's offset.
+        offset: i64,
+        /// It had been handed out; otherwise it is skipped when it comes.
+        was_handed_out: bool,
+    },
     /// The listener panicked or did not end within its time; we went on without it.
     ListenerFailed {
         /// Which call it was.
@@ -532,6 +542,20 @@ impl fmt::Display for Event {
                     Ok(())
                 }
             }
+            Self::Passed {
+                partition,
+                offset,
+                was_handed_out: true,
+            } => write!(
+                f,
+                "{partition}: offset {offset} is passed, it counts as done without an acknowledgement"
+            ),
+            Self::Passed {
+                partition, offset, ..
+            } => write!(
+                f,
+                "{partition}: offset {offset} is passed, it will not be delivered"
+            ),
             Self::ListenerFailed { call, reason } => write!(f, "listener {call} failed: {reason}"),
             Self::Repaired { what } => write!(f, "repaired: {what}"),
             Self::Warning { what } => write!(f, "warning: {what}"),

@@ -30,6 +30,7 @@
 //!   that takes down neither is judged by the history alone; [`Fact::Other`] says that it would have, had there been messages.
 //! * [`Event::OffsetReset`](crate::event::Event::OffsetReset) becomes [`Fact::Reset`], and
 //!   [`Event::Released`](crate::event::Event::Released) becomes [`Fact::Released`]: what they excuse is a violation without them.
+//! * A message that was passed ([`Event::Passed`](crate::event::Event::Passed)) is written down as delivered, if it was not, and done.
 //! * Where the registry is in the same process, [`Event::zxid`] is its last transaction at that moment, and then order is exact.
 //!   Otherwise [`Fact::Clock`] ties the events' clock to the servers', which counts whole milliseconds.
 //! * [`Fact::Settled`] says that the faults are over and the group had its time: the owners and the drain are judged there (I14, I16).

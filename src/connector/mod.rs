@@ -219,6 +219,8 @@ impl ConsumerConnector {
     }
 
     /// Commits all that is done, now, and waits for it. Cancel-safe: a commit that was begun goes on.
+    /// A partition whose commits are suspended, since somebody set its offset forward, is passed over without an error:
+    /// [`Health::suspended`] names it.
     ///
     /// # Errors
     /// [`NotOwned`](ErrorKind::NotOwned) if a partition was lost or its offset could not be written, naming the first;
@@ -231,6 +233,49 @@ impl ConsumerConnector {
             .send(Command::Commit { reply })
             .await
             .map_err(|_| self.why_closed())?;
+        answer.await.map_err(|_| self.why_closed())?
+    }
+
+    /// Passes one message: it counts as done though nobody acknowledges it. For the message that no attempt gets through,
+    /// without which nothing behind it is ever committed.
+    ///
+    /// ```no_run
+    /// # async fn example(connector: &evenkeel::ConsumerConnector) -> evenkeel::Result<()> {
+    /// // The oldest message of each partition that is in somebody's hands for longer than an hour.
+    /// for (partition, holding) in connector.health().held {
+    ///     if let Some((offset, age)) = holding.oldest
+    ///         && age.as_secs() > 3_600
+    ///     {
+    ///         connector.pass(&partition, offset).await?;
+    ///     }
+    /// }
+    /// connector.commit().await
+    /// # }
+    /// ```
+    ///
+    /// A message that was handed out is done at once, whether the application still holds it, left it undone or dropped it;
+    /// acknowledging it afterwards changes nothing. One that was not handed out yet, be it fetched or not, is skipped when it
+    /// comes. It is committed as whatever else is done: with the next commit, once all before it is done, and only while the
+    /// partition is ours. That it was passed is told by [`Event::Passed`]. What was not committed when the partition goes is
+    /// delivered to the next owner, also if it was passed here.
+    ///
+    /// It may lie less than `max.unacked.messages` offsets ahead of the next to be handed out, so that a slip of the hand
+    /// does not skip what comes in a year. Cancel-safe: a dropped call may have been carried out.
+    ///
+    /// # Errors
+    /// [`NotOwned`](ErrorKind::NotOwned) if the partition is not ours, is being given up, or is not read yet;
+    /// [`Config`](ErrorKind::Config) if the offset lies behind what is in hand, or too far ahead; [`Closed`](ErrorKind::Closed)
+    /// after the end. Nothing was changed then.
+    pub async fn pass(&self, partition: &TopicPartition, offset: i64) -> Result<()> {
+        self.check_process()?;
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Pass {
+            partition: partition.clone(),
+            offset,
+            reply,
+        };
+        let sent = self.commands.send(command).await;
+        sent.map_err(|_| self.why_closed())?;
         answer.await.map_err(|_| self.why_closed())?
     }
 

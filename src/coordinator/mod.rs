@@ -64,6 +64,12 @@ pub(crate) enum Command {
     Commit {
         reply: oneshot::Sender<Result<(), Error>>,
     },
+    /// Have a message count as done.
+    Pass {
+        partition: TopicPartition,
+        offset: i64,
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
     /// Leave in order until this moment, then at once.
     Leave {
         until: Instant,
@@ -88,6 +94,7 @@ impl Outlets {
             | Event::MemberMalformed { .. }
             | Event::ForeignAdvance { .. }
             | Event::RewindRepaired { .. }
+            | Event::Passed { .. }
             | Event::IdHeld { .. }
             | Event::ConnectFailed { .. }
             | Event::ListenerFailed { .. }
@@ -364,7 +371,7 @@ impl Coordinator {
             match command {
                 Command::Leave { reply, .. } => farewell = Some(reply),
                 // Its sender reads a dropped answer as the end.
-                Command::Commit { reply } => drop(reply),
+                Command::Commit { reply } | Command::Pass { reply, .. } => drop(reply),
             }
         }
         let forced = std::mem::take(&mut self.left_behind);
@@ -421,6 +428,9 @@ impl Coordinator {
                     // Nothing is held, so everything is committed that can be.
                     Some(Command::Commit { reply }) => {
                         let _ = reply.send(Ok(()));
+                    }
+                    Some(Command::Pass { partition, reply, .. }) => {
+                        let _ = reply.send(Err(not_ours(&partition)));
                     }
                 },
                 done = &mut work => return Some(done),
@@ -550,5 +560,12 @@ fn id_held(me: &ConsumerId, session: i64) -> Error {
             "{me} is registered by session 0x{session:x}, which lives: two members cannot have one id; \
              give this one another consumer.id, or leave it out so that one is made"
         ),
+    )
+}
+
+fn not_ours(partition: &TopicPartition) -> Error {
+    Error::new(
+        ErrorKind::NotOwned,
+        format!("{partition} is not ours, so nothing of it was passed"),
     )
 }

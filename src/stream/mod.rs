@@ -14,4 +14,4 @@ pub use self::reader::{
 };
 
 pub(crate) use self::core::StreamCore;
-pub(crate) use self::ownership::{Common, Ownership};
+pub(crate) use self::ownership::{Common, Ownership, Passing};

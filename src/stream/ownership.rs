@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::ack::{Freed, Ledger};
+use crate::ack::{Freed, Ledger, Pass};
 use crate::clock::LeaseClock;
 use crate::group::TopicPartition;
 use crate::lease::{LeaseGuard, Moment};
@@ -161,6 +161,23 @@ pub(super) enum Exchange {
     NotNow,
 }
 
+/// What came of the wish to pass a message. `next` is the lowest offset that may be handed out next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passing {
+    /// It was handed out and is done now.
+    Done,
+    /// It will not be handed out.
+    ToCome,
+    /// It is done, or there was no message at that offset.
+    Behind { next: i64 },
+    /// It lies further ahead than allowed.
+    TooFar { next: i64 },
+    /// Where reading begins is not known yet.
+    NotBegun,
+    /// The ownership ended, or is ending and hands out nothing more.
+    Over,
+}
+
 /// A few figures about one ownership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -290,6 +307,29 @@ impl Ownership {
         progress(&lock(&self.state))
     }
 
+    /// Has the message at an offset count as done. `ahead` bounds how far off one may be that is still to come.
+    pub fn pass(&self, offset: i64, ahead: i64) -> Passing {
+        let mut state = lock(&self.state);
+        let (is_over, is_fenced) = (state.is_over, state.is_fenced);
+        let Some(ledger) = &mut state.ledger else {
+            return Passing::NotBegun;
+        };
+        let next = ledger.next();
+        // What is being given up hands out no more; what it handed out may still be done.
+        if is_over || is_fenced && offset >= next {
+            return Passing::Over;
+        }
+        match ledger.pass(offset, ahead) {
+            Pass::Done(freed) => {
+                self.stream.forget(freed);
+                Passing::Done
+            }
+            Pass::ToCome => Passing::ToCome,
+            Pass::Behind => Passing::Behind { next },
+            Pass::TooFar => Passing::TooFar { next },
+        }
+    }
+
     /// Resolves when nothing is in anybody's hands any more. Only for after [`fence`](Self::fence); before it, nobody is woken.
     pub async fn drained(&self) {
         loop {
@@ -315,11 +355,23 @@ impl Ownership {
         now: Moment,
     ) -> Option<AckToken> {
         let mut state = lock(&self.state);
-        if state.is_fenced || !state.ledger.as_mut()?.hand_out(offset, bytes, now) {
+        if state.is_fenced {
+            return None;
+        }
+        let ledger = state.ledger.as_mut()?;
+        let is_passed = ledger.is_passed(offset);
+        let bytes = if is_passed { 0 } else { bytes };
+        if !ledger.hand_out(offset, bytes, now) {
+            return None;
+        }
+        self.stream.note(bytes);
+        if is_passed {
+            // It takes its place, so that nothing behind what is before it is committed, and is in nobody's hands.
+            let freed = ledger.done(offset);
+            self.stream.forget(freed);
             return None;
         }
         state.in_hand += 1;
-        self.stream.note(bytes);
         Some(AckToken::new(self.clone(), offset, state.beginning))
     }
 
@@ -342,6 +394,9 @@ impl Ownership {
         let Some(ledger) = &mut state.ledger else {
             return Exchange::NotNow;
         };
+        if ledger.is_passed(offset) {
+            return Exchange::NotNow;
+        }
         if !ledger.hand_out(offset, bytes, now) {
             return Exchange::Refused;
         }

@@ -8,8 +8,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod record;
-mod stage;
+use support::record;
+use support::stage;
 
 mod isolated;
 mod kills;

@@ -14,6 +14,7 @@ mod listening;
 mod lost_replies;
 mod offsets;
 mod own;
+mod passing;
 mod peers;
 mod races;
 mod reading;

@@ -1,5 +1,6 @@
 //! Offsets: what is written, when, by whom, and what is not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel::config::{MalformedOffset, Reset};
@@ -8,7 +9,7 @@ use evenkeel::testing::{Act, Fate, Kind, Request};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{GROUP, Kit, at, next_owned, range_of, until};
+use crate::kit::{Diary, GROUP, Kit, at, next_owned, range_of, until};
 
 #[tokio::test(start_paused = true)]
 async fn the_start_position_is_committed_before_anything_is_delivered() {
@@ -416,6 +417,45 @@ async fn an_offset_that_was_set_forward_is_left_when_the_partition_is_given_up()
     assert!(member.leave().await.forced.is_empty());
     assert_eq!(kit.offset("t", 0).as_deref(), Some("5"));
     assert!(kit.owners("t").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_set_is_told_also_by_the_commit_before_a_release() {
+    for (theirs, stands) in [("5", "5"), ("0", "2"), ("x", "2")] {
+        let mut kit = Kit::new();
+        kit.create("t", 1);
+        kit.send("t", 1);
+        let listening = kit.builder("h1", kit.config());
+        let listening = listening.with_listener(Arc::new(Diary::default()));
+        let mut member = kit.join_with(listening, &[("t", 1)]);
+        member.settled().await;
+        kit.drain().await;
+        member.connector().commit().await.unwrap();
+        kit.send("t", 1);
+        kit.drain().await;
+        kit.registry.put(&Kit::offset_path("t", 0), theirs);
+        let connector = member.connector.take().unwrap();
+        connector.shutdown(Duration::from_secs(10)).await.unwrap();
+        let told = member.told();
+        let is_it = |event: &Event| match (theirs, event) {
+            (
+                "5",
+                Event::ForeignAdvance {
+                    theirs: 5, ours, ..
+                },
+            )
+            | (
+                "0",
+                Event::RewindRepaired {
+                    theirs: 0, ours, ..
+                },
+            ) => *ours == 2,
+            ("x", Event::Repaired { what }) => what.contains("written again as 2"),
+            _ => false,
+        };
+        assert!(told.iter().any(is_it), "{theirs}: {told:?}");
+        assert_eq!(kit.offset("t", 0).as_deref(), Some(stands));
+    }
 }
 
 #[tokio::test(start_paused = true)]

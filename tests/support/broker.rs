@@ -188,6 +188,33 @@ impl Broker {
         self.await_leaders(topic, partitions);
     }
 
+    /// Makes a topic whose partitions each lie on these brokers, the first of them preferred, and waits until every partition has its leader.
+    /// This broker is to be the controller, as the first to be started is. For 1.0 and later.
+    pub fn create_topic_on(&self, topic: &str, replicas: &[Vec<i32>]) {
+        self.ask(
+            &format!("topic {topic} made"),
+            RDKafkaErrorCode::TopicAlreadyExists,
+            |admin, options| {
+                let (topic, replicas) = (topic.to_string(), replicas.to_vec());
+                async move {
+                    let lists: Vec<&[i32]> = replicas.iter().map(Vec::as_slice).collect();
+                    let count = i32::try_from(lists.len()).expect("a count");
+                    let new = NewTopic::new(&topic, count, TopicReplication::Variable(&lists));
+                    admin.create_topics([&new], &options).await
+                }
+            },
+        );
+        self.await_leaders(topic, i32::try_from(replicas.len()).expect("a count"));
+    }
+
+    /// The leader of a partition and the brokers that are in step with it, as this broker knows it; none while it does not.
+    pub fn led(&self, topic: &str, partition: i32) -> Option<(i32, Vec<i32>)> {
+        let metadata = self.metadata(Some(topic)).ok()?;
+        let topic = metadata.topics().first()?;
+        let found = topic.partitions().iter().find(|p| p.id() == partition)?;
+        (found.leader() >= 0).then(|| (found.leader(), found.isr().to_vec()))
+    }
+
     /// Raises the number of partitions and waits until every one has its leader.
     pub fn add_partitions(&self, topic: &str, total: i32) {
         if self.has_admin() {

@@ -224,6 +224,16 @@ impl Child {
         self.heard.0.lock().unwrap().answers.clone()
     }
 
+    /// The process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// All that it wrote to standard error.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// The end of what it logged, for messages.
     pub fn tail(&self) -> String {
         self.process.tail()

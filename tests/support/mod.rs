@@ -20,6 +20,9 @@ mod process;
 mod produce;
 mod proxy;
 mod reading;
+pub mod record;
+#[cfg(feature = "testing")]
+pub mod stage;
 mod time;
 mod tree;
 mod txnlog;

@@ -9,6 +9,7 @@ mod leaving;
 mod looking;
 mod minding;
 mod parting;
+mod passing;
 mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -372,6 +373,9 @@ impl<'a> Serving<'a> {
                     // The handle is gone: fence at once, no last commit (R6).
                     None => return Err(Over::Left),
                     Some(Command::Commit { reply }) => self.commit_asked(reply),
+                    Some(Command::Pass { partition, offset, reply }) => {
+                        let _ = reply.send(self.pass(&partition, offset));
+                    }
                     Some(Command::Leave { until, reply }) => {
                         self.core.farewell = Some(reply);
                         self.leave(until).await;

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use evenkeel::wire::encode_topic;
 
-use crate::record;
-use crate::record::Window;
-use crate::support::Child;
-use crate::support::Delivery;
-use crate::support::Ensemble;
-use crate::support::EnsembleOptions;
-use crate::support::LONG;
-use crate::support::OwnLog;
-use crate::support::Tree;
-use crate::support::Txn;
-use crate::support::TxnLog;
-use crate::support::now;
-use crate::support::until_some_or;
+use super::Child;
+use super::Delivery;
+use super::Ensemble;
+use super::EnsembleOptions;
+use super::LONG;
+use super::OwnLog;
+use super::Tree;
+use super::Txn;
+use super::TxnLog;
+use super::now;
+use super::record;
+use super::record::Window;
+use super::until_some_or;
 
 /// `tickTime` where nothing else is said.
 pub const TICK: Duration = Duration::from_millis(200);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::Change;
-use crate::support::Txn;
+use super::txnlog::Change;
+use super::txnlog::Txn;
 
 const GROUP: &str = "/consumers/g/";
 

@@ -10,6 +10,7 @@ mod broker;
 mod cache;
 mod child;
 mod ensemble;
+mod history;
 #[cfg(feature = "testing")]
 mod journal;
 mod member;
@@ -41,6 +42,9 @@ pub use child::obey;
 pub use ensemble::Ensemble;
 pub use ensemble::EnsembleOptions;
 pub use ensemble::Saved;
+pub use history::Beginning;
+pub use history::History;
+pub use history::Passage;
 #[cfg(feature = "testing")]
 pub use journal::Journal;
 pub use member::JvmMember;

@@ -184,9 +184,12 @@ fn lingering(view: &View<'_>, verdict: &mut Verdict, at: usize, kill: &Event, me
         let Some(end_ns) = view.clock.mono(end.time_ms) else {
             continue;
         };
+        let (least, most) = (nanos(least), nanos(most));
+        if is_disturbed(view, member, kill.mono, end_ns, most) {
+            continue;
+        }
         let stayed = end_ns - i64::try_from(kill.mono).unwrap_or(i64::MAX);
         let ms = stayed / NANOS_PER_MS;
-        let (least, most) = (nanos(least), nanos(most));
         let is_wrong = match to {
             // The server counts whole milliseconds.
             Some(_) => stayed + NANOS_PER_MS < least || stayed > most,
@@ -212,6 +215,24 @@ fn lingering(view: &View<'_>, verdict: &mut Verdict, at: usize, kill: &Event, me
             view.report(verdict, Rule::I9, report, what);
         }
     }
+}
+
+/// Whether the member may have given no sign of life for a while before it was killed, or the registry was away until the end.
+fn is_disturbed(view: &View<'_>, member: &str, kill: u64, end: i64, most: i64) -> bool {
+    let since = kill.saturating_sub(most.unsigned_abs());
+    view.case.events.iter().any(|event| match &event.fact {
+        Fact::Stopped {
+            member: who,
+            from,
+            to,
+        }
+        | Fact::Cut {
+            member: who,
+            from,
+            to,
+        } => &**who == member && *to >= since && i64::try_from(*from).is_ok_and(|from| from <= end),
+        _ => false,
+    })
 }
 
 fn nanos(time: std::time::Duration) -> i64 {

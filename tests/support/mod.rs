@@ -93,6 +93,10 @@ pub use txnlog::TxnLog;
 #[cfg(feature = "testing")]
 pub use verify::CaseFile;
 #[cfg(feature = "testing")]
+pub use verify::events;
+#[cfg(feature = "testing")]
+pub use verify::history;
+#[cfg(feature = "testing")]
 pub use verify::verify;
 pub use versions::broker_versions;
 pub use versions::ensemble_versions;

@@ -1,0 +1,35 @@
+//! What the one who runs the tests asked for, in the environment; and one test at a time.
+
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
+
+/// A number from the environment, if one was given.
+///
+/// # Panics
+///
+/// When it is none.
+pub fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{name} is no number: {text}"),
+    }
+}
+
+/// The seed that was asked for, or one that nobody has seen.
+pub fn seed() -> u64 {
+    number("EVENKEEL_SEED").unwrap_or_else(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since: Duration| since.as_secs())
+    })
+}
+
+/// The processors belong to one test at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

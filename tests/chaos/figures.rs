@@ -54,6 +54,10 @@ pub struct Figures {
     pub lost_sessions: usize,
     /// Registrations made, and gone in whichever way.
     pub changes: usize,
+    /// What ended before that moment of the servers' clock is left out of all times.
+    pub since_ms: i64,
+    /// So many nanoseconds the servers' clock is ahead of that of the events.
+    ahead: i128,
 }
 
 impl Figures {
@@ -67,6 +71,8 @@ impl Figures {
             windows: BTreeMap::new(),
             lost_sessions: 0,
             changes: 0,
+            since_ms: 0,
+            ahead: 0,
         };
         let mut members: BTreeMap<String, i64> = BTreeMap::new();
         for txn in history(folder)? {
@@ -99,6 +105,9 @@ impl Figures {
                     let key = (event.member.to_string(), partition.partition);
                     let list = released.entry(key).or_default();
                     list.push_back(is_forced || undone > 0);
+                }
+                Fact::Clock { real_us } => {
+                    figures.ahead = i128::from(real_us) * 1000 - i128::from(event.mono);
                 }
                 _ => {}
             }
@@ -167,7 +176,8 @@ impl Figures {
     /// Every two ownerships of a partition that follow one another.
     pub fn boundaries(&self) -> impl Iterator<Item = (&Window, &Window)> {
         let pairs = self.windows.values().flat_map(|list| list.windows(2));
-        pairs.map(|pair| (&pair[0], &pair[1]))
+        let pairs = pairs.map(|pair| (&pair[0], &pair[1]));
+        pairs.filter(|(before, _)| before.to_ms >= self.since_ms)
     }
 
     /// Milliseconds without an owner, after an ownership that ended so.
@@ -191,11 +201,43 @@ impl Figures {
         last.into_values().collect()
     }
 
+    /// Of the clean hand-overs, milliseconds from the last message that the old owner finished to its release.
+    pub fn endings(&self) -> Vec<f64> {
+        let pairs = self.clean().filter_map(|(before, _)| {
+            let last = before.seen.last_done?;
+            Some(before.to_ms as f64 - self.server_ms(last))
+        });
+        pairs.collect()
+    }
+
+    /// Of the clean hand-overs, milliseconds from the claim to the first message.
+    pub fn beginnings(&self) -> Vec<f64> {
+        let pairs = self.clean().filter_map(|(_, after)| {
+            let (first, _) = *after.seen.delivered.first()?;
+            Some(self.server_ms(first) - after.from_ms as f64)
+        });
+        pairs.collect()
+    }
+
+    /// A moment of the events' clock by the servers'.
+    fn server_ms(&self, mono: u64) -> f64 {
+        (i128::from(mono) + self.ahead) as f64 / 1e6
+    }
+
+    /// Where a partition went from one member to another in order while it was read.
+    fn clean(&self) -> impl Iterator<Item = (&Window, &Window)> {
+        let pairs = self.boundaries();
+        pairs.filter(|(before, after)| {
+            before.end == End::Released
+                && before.stream != after.stream
+                && before.seen.last_done.is_some()
+                && !after.seen.delivered.is_empty()
+        })
+    }
+
     /// Milliseconds from the last message that the old owner finished to the first that the new one was given, over the clean hand-overs.
     pub fn gaps(&self) -> Vec<f64> {
-        let pairs = self.boundaries();
-        let pairs = pairs
-            .filter(|(before, after)| before.end == End::Released && before.stream != after.stream);
+        let pairs = self.clean();
         pairs
             .filter_map(|(before, after)| {
                 let (first, _) = *after.seen.delivered.first()?;

@@ -9,12 +9,14 @@ use crate::figures::End;
 use crate::figures::Figures;
 use crate::nemesis::Nemesis;
 use crate::report::Spread;
+use crate::report::machine;
 use crate::report::publish;
 use crate::stage::GROUP;
 use crate::stage::Stage;
 use crate::support::Beginning;
 use crate::support::History;
 use crate::support::Journal;
+use crate::support::Passage;
 use crate::wish;
 
 /// How many members there are, and what happens to them.
@@ -63,6 +65,8 @@ struct Dance {
     slots: Vec<Slot>,
     /// Joins and leaves in order.
     changes: usize,
+    /// When all of them shared for the first time, by the servers' clock.
+    began_ms: i64,
 }
 
 impl Dance {
@@ -83,16 +87,17 @@ impl Dance {
             nemesis,
             slots,
             changes: 0,
+            began_ms: 0,
         };
-        dance.follow(None, 0);
+        dance.began_ms = dance.follow(None, 0).stood_ms;
         dance
     }
 
     /// Until all members but so many share.
-    fn follow(&mut self, beginning: Option<Beginning>, absent: usize) {
+    fn follow(&mut self, beginning: Option<Beginning>, absent: usize) -> Passage {
         let present = self.size.members - absent;
         let partitions = self.size.partitions;
-        self.history.follow(GROUP, beginning, present, partitions);
+        self.history.follow(GROUP, beginning, present, partitions)
     }
 
     fn join(&mut self, number: usize) {
@@ -148,12 +153,14 @@ fn hand_overs_repeat_nothing_and_lose_nothing() {
         nemesis,
         mut slots,
         changes,
+        began_ms,
         ..
     } = dance;
     stage.settle(&nemesis.journal);
     slots.iter_mut().for_each(Slot::leave);
     let verdict = stage.judge();
-    let figures = Figures::of(&stage.folder).expect("what was judged can be read");
+    let mut figures = Figures::of(&stage.folder).expect("what was judged can be read");
+    figures.since_ms = began_ms + 1;
     let mut missed = Vec::new();
     let text = table(&size, &figures, changes, &mut missed);
     publish("handovers.txt", &format!("{text}\nverdict: {verdict}"));
@@ -174,14 +181,14 @@ fn hand_overs_repeat_nothing_and_lose_nothing() {
 
 /// The figures, and which aims they miss.
 fn table(size: &Size, figures: &Figures, changes: usize, missed: &mut Vec<String>) -> String {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let gaps = figures.gaps();
     let mut text = format!(
-        "{} members, {} partitions, a message for each every {} ms, session timeout {TIMEOUT_MS} ms, {cores} processors\n\
+        "{} members, {} partitions, a message for each every {} ms, session timeout {TIMEOUT_MS} ms\n{}\n\
          {changes} joins and leaves, {} deaths, {} clean hand-overs of a partition\n",
         size.members,
         size.partitions,
         size.pause_ms,
+        machine(),
         size.deaths,
         gaps.len()
     );
@@ -192,8 +199,18 @@ fn table(size: &Size, figures: &Figures, changes: usize, missed: &mut Vec<String
             Some(GAP_MS),
         ),
         (
-            "without an owner after a release",
+            "of it: last done to release",
+            Spread::of(figures.endings()),
+            None,
+        ),
+        (
+            "of it: without an owner",
             Spread::of(figures.take_overs(End::Released)),
+            None,
+        ),
+        (
+            "of it: claim to first delivered",
+            Spread::of(figures.beginnings()),
             None,
         ),
         (

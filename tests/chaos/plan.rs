@@ -75,33 +75,36 @@ enum Kind {
     Expire,
     Refuse,
     Slow,
-    Lose,
+    LoseRequest,
+    LoseAnswer,
     Panic,
     Block,
     Hog,
 }
 
 /// How often each comes up for every time one comes up that is here once.
-const ROUGH: [(Kind, usize); 11] = [
+const ROUGH: [(Kind, usize); 12] = [
     (Kind::Kill, 4),
-    (Kind::Leave, 4),
-    (Kind::Stop, 5),
-    (Kind::Break, 2),
+    (Kind::Leave, 3),
+    (Kind::Stop, 4),
+    (Kind::Break, 1),
     (Kind::Silence, 3),
     (Kind::Refuse, 1),
-    (Kind::Slow, 2),
-    (Kind::Lose, 6),
+    (Kind::Slow, 1),
+    (Kind::LoseRequest, 1),
+    (Kind::LoseAnswer, 3),
     (Kind::Panic, 1),
     (Kind::Block, 1),
     (Kind::Hog, 1),
 ];
 
-const LASTING: [(Kind, usize); 5] = [
+const LASTING: [(Kind, usize); 6] = [
     (Kind::Rejoin, 10),
     (Kind::Expire, 6),
     (Kind::Stop, 1),
     (Kind::Break, 1),
-    (Kind::Lose, 2),
+    (Kind::LoseRequest, 1),
+    (Kind::LoseAnswer, 1),
 ];
 
 /// What befalls the one whose process does not last.
@@ -147,7 +150,12 @@ impl Plan {
         let mut blows = Vec::new();
         let mut at = dice.about(size.blow_ms);
         while at < end {
-            let blow = dice.blow();
+            // The first is a restart, so that there is one.
+            let blow = if blows.is_empty() {
+                dice.restart()
+            } else {
+                dice.blow()
+            };
             blows.push((at, blow));
             at += dice.about(size.blow_ms);
         }
@@ -252,17 +260,8 @@ impl Dice {
                 delay_ms: self.of_timeout(5, 40),
                 ms: self.of_timeout(100, 300),
             },
-            Kind::Lose => Fault::Lose {
-                what: self.one(&[Part::Request, Part::Answer, Part::Answer]),
-                of: self.one(&[
-                    Deed::Claim,
-                    Deed::Commit,
-                    Deed::Release,
-                    Deed::Registration,
-                    Deed::Any,
-                ]),
-                ms: self.of_timeout(200, 400),
-            },
+            Kind::LoseRequest => self.loss(Part::Request),
+            Kind::LoseAnswer => self.loss(Part::Answer),
             Kind::Panic => Fault::Panic,
             Kind::Block => Fault::Block {
                 ms: self.timeout_ms * 2,
@@ -273,16 +272,32 @@ impl Dice {
         }
     }
 
+    fn loss(&mut self, what: Part) -> Fault {
+        let deeds = [
+            Deed::Claim,
+            Deed::Commit,
+            Deed::Release,
+            Deed::Registration,
+            Deed::Any,
+        ];
+        Fault::Lose {
+            what,
+            of: self.one(&deeds),
+            ms: self.of_timeout(150, 300),
+        }
+    }
+
+    fn restart(&mut self) -> Blow {
+        let is_killed = self.one(&[true, false]);
+        Blow::Restart { is_killed }
+    }
+
     fn blow(&mut self) -> Blow {
         let freeze = Blow::Freeze {
             ms: self.of_timeout(20, 120),
         };
-        let is_killed = self.one(&[true, false]);
-        self.one(&[
-            Blow::Restart { is_killed },
-            Blow::Restart { is_killed },
-            freeze,
-        ])
+        let restart = self.restart();
+        self.one(&[restart, restart, freeze])
     }
 }
 

@@ -60,6 +60,21 @@ impl Spread {
     }
 }
 
+/// What the run had to share, and with how much else.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let memory = read("/proc/meminfo");
+    let memory = memory
+        .split_whitespace()
+        .nth(1)
+        .and_then(|text| text.parse::<u64>().ok());
+    let load = read("/proc/loadavg");
+    let load = load.split_whitespace().nth(2).unwrap_or("unknown");
+    let gib = memory.unwrap_or_default() >> 20;
+    format!("{cores} processors, {gib} GiB, a load of {load} over the last quarter of an hour")
+}
+
 /// The whole of a run under faults.
 pub fn tell(
     plan: &Plan,
@@ -69,10 +84,14 @@ pub fn tell(
     others: &[String],
 ) -> String {
     let size = &plan.size;
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(
-        "seed {}, {} members, {} partitions, {} s of faults, session timeout {} ms, {cores} processors\n",
-        plan.seed, size.members, size.partitions, size.seconds, size.timeout_ms
+        "seed {}, {} members, {} partitions, {} s of faults, session timeout {} ms\n{}\n",
+        plan.seed,
+        size.members,
+        size.partitions,
+        size.seconds,
+        size.timeout_ms,
+        machine()
     );
     let _ = writeln!(text, "verdict: {verdict}\n");
     let _ = writeln!(text, "done to it:");

@@ -1,8 +1,11 @@
 //! A group under every fault.
 
+use std::collections::BTreeSet;
+
 use evenkeel::testing::check::Counts;
 
 use crate::crew::Slot;
+use crate::faults::Blow;
 use crate::figures::Figures;
 use crate::nemesis::Nemesis;
 use crate::plan::Manner;
@@ -14,19 +17,24 @@ use crate::stage::Stage;
 use crate::support::Journal;
 use crate::wish;
 
-/// The size that is asked for, the short form's otherwise.
+/// The short form's.
+fn short() -> Size {
+    Size {
+        members: 5,
+        partitions: 12,
+        seconds: 60,
+        timeout_ms: 1200,
+        pause_ms: 50,
+        gap_ms: 4500,
+        blow_ms: 20_000,
+        manner: Manner::Rough,
+    }
+}
+
+/// The size that is asked for.
 fn size() -> Size {
     let Some(minutes) = wish::number("EVENKEEL_MINUTES") else {
-        return Size {
-            members: 5,
-            partitions: 12,
-            seconds: 60,
-            timeout_ms: 1200,
-            pause_ms: 50,
-            gap_ms: 5000,
-            blow_ms: 20_000,
-            manner: Manner::Rough,
-        };
+        return short();
     };
     let members = wish::number("EVENKEEL_MEMBERS").unwrap_or(12);
     let partitions = wish::number("EVENKEEL_PARTITIONS").unwrap_or(64);
@@ -66,7 +74,6 @@ fn floors() -> Counts {
         releases: 1,
         clean: 1,
         redeliveries: 1,
-        lingered: 1,
         settled: 2,
         calls: 1,
         ..Counts::default()
@@ -74,22 +81,43 @@ fn floors() -> Counts {
 }
 
 /// The kinds of faults that every run must have had.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 12] = [
     "kill",
     "leave",
     "stop",
     "break",
     "silence",
+    "refuse",
     "slow",
     "lost request",
     "lost answer",
-    "lost and met",
     "listener panics",
     "listener blocks",
     "hog",
-    "server restarted",
-    "partitions added",
 ];
+
+/// What follows from no plan alone.
+const MET: [&str; 3] = ["lost and met", "server restarted", "partitions added"];
+
+#[test]
+fn every_plan_has_every_kind_of_fault_and_follows_from_its_seed() {
+    for seed in 0..1000 {
+        let plan = Plan::draw(seed, short());
+        let names: BTreeSet<&str> = plan.steps.iter().map(|step| step.fault.name()).collect();
+        assert!(
+            KINDS.iter().all(|kind| names.contains(kind)),
+            "{seed}: {names:?}"
+        );
+        let is_restarted = |(_, blow): &(u64, Blow)| matches!(blow, Blow::Restart { .. });
+        assert!(
+            plan.blows.iter().any(is_restarted),
+            "{seed}: {:?}",
+            plan.blows
+        );
+        assert_eq!(plan.growth.len(), 2, "{seed}");
+        assert_eq!(plan, Plan::draw(seed, short()));
+    }
+}
 
 /// I1 to I11, I14 and I16, all at once.
 #[test]
@@ -135,6 +163,7 @@ fn members_that_everything_befalls_keep_every_rule() {
     report::publish(&format!("report-{seed}.txt"), &text);
     let lacking: Vec<&str> = KINDS
         .into_iter()
+        .chain(MET)
         .filter(|kind| !tally.contains_key(kind))
         .collect();
     let is_good = verdict.require(&floors());

@@ -70,6 +70,7 @@ impl Stage {
         let case = CaseFile {
             convergence_ms: convergence
                 .map(|time| u64::try_from(time.as_millis()).expect("a short time")),
+            slack_ms: timeout_ms / 2,
             ..CaseFile::new(GROUP, timeout_ms, TICK_MS)
         };
         case.write(&folder);

@@ -34,6 +34,9 @@ pub struct CaseFile {
     pub tick_ms: u64,
     /// So long after [`Fact::Healed`] the owners must be those of the rule; none, and only at the end.
     pub convergence_ms: Option<u64>,
+    /// The nodes of the dead may go so much sooner or later than they should: on a busy machine a process may have had no word to say for a
+    /// while before it was killed, and the server too.
+    pub slack_ms: u64,
     /// Writers of event logs that are legacy members, and are not judged.
     pub legacy: Vec<String>,
 }
@@ -47,6 +50,7 @@ impl CaseFile {
             session_timeout_ms,
             tick_ms,
             convergence_ms: None,
+            slack_ms: 0,
             legacy: Vec::new(),
         }
     }
@@ -59,6 +63,7 @@ impl CaseFile {
             "session_timeout_ms": self.session_timeout_ms,
             "tick_ms": self.tick_ms,
             "convergence_ms": self.convergence_ms,
+            "slack_ms": self.slack_ms,
             "legacy": self.legacy,
         });
         let path = folder.join("case.json");
@@ -82,6 +87,7 @@ impl CaseFile {
             session_timeout_ms: number("session_timeout_ms")?,
             tick_ms: number("tick_ms")?,
             convergence_ms: value["convergence_ms"].as_u64(),
+            slack_ms: value["slack_ms"].as_u64().unwrap_or_default(),
             legacy: names
                 .filter_map(|name| name.as_str().map(str::to_owned))
                 .collect(),
@@ -108,6 +114,10 @@ pub fn verify(folder: &Path) -> Result<Verdict, String> {
         Duration::from_millis(case.session_timeout_ms),
         Duration::from_millis(case.tick_ms),
     );
+    let slack = Duration::from_millis(case.slack_ms);
+    limits.lingering = limits
+        .lingering
+        .map(|(least, most)| (least.saturating_sub(slack), most + slack));
     limits.convergence = case.convergence_ms.map(Duration::from_millis);
     let judged = Case::new(group)
         .below(&case.chroot)

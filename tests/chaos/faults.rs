@@ -29,6 +29,8 @@ pub enum Fault {
     Slow { way: Way, delay_ms: u64, ms: u64 },
     /// One request of it is lost, or the answer to it.
     Lose { what: Part, of: Deed, ms: u64 },
+    /// What it says comes later, and meanwhile a hand from outside deletes one of its owner nodes.
+    Rob { ms: u64 },
     /// The next call of its listener panics.
     Panic,
     /// The next call of its listener takes so long.
@@ -98,6 +100,7 @@ impl Fault {
             Self::Lose {
                 what: Part::Answer, ..
             } => "lost answer",
+            Self::Rob { .. } => "rob",
             Self::Panic => "listener panics",
             Self::Block { .. } => "listener blocks",
             Self::Hog { .. } => "hog",
@@ -111,6 +114,7 @@ impl Fault {
             Self::Stop { ms }
             | Self::Silence { ms, .. }
             | Self::Refuse { ms }
+            | Self::Rob { ms }
             | Self::Slow { ms, .. }
             | Self::Lose { ms, .. }
             | Self::Hog { ms } => ms,

@@ -75,9 +75,9 @@ impl Dance {
         let server = stage.zookeeper.lock().unwrap().connect_string();
         let slots = (0..size.members).map(|n| stage.slot(n, COMMIT_MS, 5).straight(&server));
         let mut slots: Vec<Slot> = slots.collect();
-        let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1), &slots);
-        for (number, slot) in slots.iter_mut().enumerate() {
-            nemesis.start(number, slot, false);
+        let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1));
+        for slot in &mut slots {
+            nemesis.start(slot, false);
         }
         let history = History::of(&stage.zookeeper.lock().unwrap());
         let mut dance = Self {
@@ -101,8 +101,7 @@ impl Dance {
     }
 
     fn join(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        self.nemesis.start(number, slot, false);
+        self.nemesis.start(&mut self.slots[number], false);
         self.follow(Some(Beginning::Join), 0);
         self.changes += 1;
     }

@@ -15,6 +15,7 @@ use crate::faults::Part;
 use crate::faults::millis;
 use crate::plan::Plan;
 use crate::stage::Stage;
+use crate::support::Direction;
 use crate::support::Journal;
 use crate::support::now;
 
@@ -24,17 +25,17 @@ pub type Tally = BTreeMap<&'static str, usize>;
 /// Takes down what is done, by whichever thread.
 pub struct Nemesis {
     pub journal: Journal,
-    /// Who has which place.
+    /// Everybody who was ever there: the nodes of the dead stay for a while.
     names: Mutex<Vec<String>>,
     tally: Mutex<Tally>,
 }
 
 impl Nemesis {
-    /// It has done nothing yet to these members.
-    pub fn new(journal: Journal, slots: &[Slot]) -> Self {
+    /// It has done nothing yet.
+    pub fn new(journal: Journal) -> Self {
         Self {
             journal,
-            names: Mutex::new(slots.iter().map(Slot::name).collect()),
+            names: Mutex::default(),
             tally: Mutex::default(),
         }
     }
@@ -62,7 +63,7 @@ impl Nemesis {
                 scope.spawn(move || {
                     for step in steps {
                         wait(step.at_ms);
-                        self.strike(number, slot, step.fault);
+                        self.strike(stage, slot, step.fault);
                     }
                 });
             }
@@ -83,9 +84,11 @@ impl Nemesis {
     }
 
     /// Starts the process of a place.
-    pub fn start(&self, number: usize, slot: &mut Slot, keeps_name: bool) {
+    pub fn start(&self, slot: &mut Slot, keeps_name: bool) {
         slot.start(keeps_name);
-        self.names.lock().unwrap()[number] = slot.name();
+        if !keeps_name {
+            self.names.lock().unwrap().push(slot.name());
+        }
     }
 
     /// SIGKILL.
@@ -95,7 +98,7 @@ impl Nemesis {
         slot.kill();
     }
 
-    fn strike(&self, number: usize, slot: &mut Slot, fault: Fault) {
+    fn strike(&self, stage: &Stage, slot: &mut Slot, fault: Fault) {
         self.count(fault.name());
         match fault {
             Fault::Kill {
@@ -104,12 +107,12 @@ impl Nemesis {
             } => {
                 self.kill(slot);
                 std::thread::sleep(millis(down_ms));
-                self.start(number, slot, keeps_name);
+                self.start(slot, keeps_name);
             }
             Fault::Leave { down_ms } => {
                 slot.leave();
                 std::thread::sleep(millis(down_ms));
-                self.start(number, slot, false);
+                self.start(slot, false);
             }
             Fault::Rejoin => slot.rejoin(),
             Fault::Stop { ms } => {
@@ -153,6 +156,15 @@ impl Nemesis {
                 if slot.proxy.disarm() == 0 {
                     self.count("lost and met");
                 }
+            }),
+            Fault::Rob { ms } => self.cut_off(slot, |slot| {
+                slot.proxy.blackhole(Direction::ToServer);
+                std::thread::sleep(millis(ms / 2));
+                if stage.rob(&slot.name()) {
+                    self.count("owner node deleted");
+                }
+                std::thread::sleep(millis(ms / 2));
+                slot.proxy.heal();
             }),
             Fault::Panic => slot.order("panic"),
             Fault::Block { ms } => slot.order(&format!("block {ms}")),

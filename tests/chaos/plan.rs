@@ -77,13 +77,14 @@ enum Kind {
     Slow,
     LoseRequest,
     LoseAnswer,
+    Rob,
     Panic,
     Block,
     Hog,
 }
 
 /// How often each comes up for every time one comes up that is here once.
-const ROUGH: [(Kind, usize); 12] = [
+const ROUGH: [(Kind, usize); 13] = [
     (Kind::Kill, 4),
     (Kind::Leave, 3),
     (Kind::Stop, 4),
@@ -93,6 +94,7 @@ const ROUGH: [(Kind, usize); 12] = [
     (Kind::Slow, 1),
     (Kind::LoseRequest, 1),
     (Kind::LoseAnswer, 3),
+    (Kind::Rob, 2),
     (Kind::Panic, 1),
     (Kind::Block, 1),
     (Kind::Hog, 1),
@@ -262,6 +264,9 @@ impl Dice {
             },
             Kind::LoseRequest => self.loss(Part::Request),
             Kind::LoseAnswer => self.loss(Part::Answer),
+            Kind::Rob => Fault::Rob {
+                ms: self.of_timeout(30, 80),
+            },
             Kind::Panic => Fault::Panic,
             Kind::Block => Fault::Block {
                 ms: self.timeout_ms * 2,

@@ -136,9 +136,9 @@ fn members_that_last_take_no_more_and_more_of_anything() {
     let mut slots: Vec<Slot> = (0..size.members)
         .map(|number| stage.slot(number, plan.commits_ms[number], plan.holds_ms[number]))
         .collect();
-    let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1), &slots);
-    for (number, slot) in slots.iter_mut().enumerate() {
-        nemesis.start(number, slot, false);
+    let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1));
+    for slot in &mut slots {
+        nemesis.start(slot, false);
     }
     slots.iter_mut().for_each(Slot::await_joined);
     // The last one's process does not last.

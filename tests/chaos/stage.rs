@@ -140,6 +140,18 @@ impl Stage {
         Tree::connect(&self.zookeeper.lock().unwrap())
     }
 
+    /// Deletes one of a member's owner nodes, as an operator might. False if it has none.
+    pub fn rob(&self, member: &str) -> bool {
+        let tree = self.tree();
+        let owners = tree.owners(GROUP, TOPIC);
+        let own = owners
+            .iter()
+            .find(|(_, owner)| owner.starts_with(&format!("{member}-")));
+        own.is_some_and(|(partition, _)| {
+            tree.delete(&format!("/consumers/{GROUP}/owners/{TOPIC}/{partition}"))
+        })
+    }
+
     /// Ends the flow, takes down all that was sent, and waits until it is committed; then the group counts as settled, also if that took too
     /// long: the judge will say what is missing. Answers how long it took.
     pub fn settle(&self, nemesis: &Journal) -> Duration {

@@ -81,7 +81,7 @@ fn floors() -> Counts {
 }
 
 /// The kinds of faults that every run must have had.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "kill",
     "leave",
     "stop",
@@ -91,6 +91,7 @@ const KINDS: [&str; 12] = [
     "slow",
     "lost request",
     "lost answer",
+    "rob",
     "listener panics",
     "listener blocks",
     "hog",
@@ -138,9 +139,9 @@ fn members_that_everything_befalls_keep_every_rule() {
     let mut slots: Vec<Slot> = (0..plan.size.members)
         .map(|number| stage.slot(number, plan.commits_ms[number], plan.holds_ms[number]))
         .collect();
-    let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1), &slots);
-    for (number, slot) in slots.iter_mut().enumerate() {
-        nemesis.start(number, slot, false);
+    let nemesis = Nemesis::new(Journal::create(&stage.folder, "nemesis", 1));
+    for slot in &mut slots {
+        nemesis.start(slot, false);
     }
     slots.iter_mut().for_each(Slot::await_joined);
     nemesis.carry_out(&plan, &stage, &mut slots);

@@ -20,6 +20,8 @@ pub enum End {
     Released,
     /// Its owner gave it up before that, or while its listener failed.
     Forced,
+    /// By another's hand, or by a later session of its owner.
+    Taken,
     /// With its session.
     Session,
     /// It stands.
@@ -152,7 +154,9 @@ impl Figures {
                     if let Some(window) = windows.and_then(|list| list.last_mut())
                         && window.end == End::None
                     {
-                        (window.to_ms, window.end) = (txn.time_ms, End::Released);
+                        let is_own = window.session == txn.session;
+                        window.to_ms = txn.time_ms;
+                        window.end = if is_own { End::Released } else { End::Taken };
                     }
                     self.changes += usize::from(members.remove(path).is_some());
                 }

@@ -10,8 +10,8 @@ use crate::nemesis::Tally;
 use crate::plan::Plan;
 use crate::stage::results;
 
-/// Pauses of a partition that are shorter are none.
-const PAUSE_MS: f64 = 250.0;
+/// A partition pauses when it gives nothing for as long as two of its messages take to come, and at least for so long.
+const PAUSE_MS: u64 = 250;
 
 /// Many measured times in milliseconds.
 pub struct Spread(Vec<f64>);
@@ -106,30 +106,32 @@ pub fn tell(
         "membership changes: {}, sessions of members that ended: {}\n",
         figures.changes, figures.lost_sessions
     );
+    let least = PAUSE_MS.max(size.pause_ms * 2);
     let spreads = [
         (
-            "without an owner after a release",
+            "without an owner after a clean release".to_owned(),
             figures.take_overs(End::Released),
         ),
         (
-            "without an owner after the end of a session",
+            "without an owner after the end of a session".to_owned(),
             figures.take_overs(End::Session),
         ),
         (
-            "pauses of a partition of more than 250 ms between two deliveries",
-            figures.pauses(PAUSE_MS),
+            format!("pauses of a partition of more than {least} ms between two deliveries"),
+            figures.pauses(least as f64),
         ),
     ];
     for (what, all) in spreads {
-        let _ = writeln!(text, "{}", Spread::of(all).tell(what));
+        let _ = writeln!(text, "{}", Spread::of(all).tell(&what));
     }
     let duplicates = figures.duplicates();
     let count = |end| duplicates.get(&end).copied().unwrap_or_default();
     let _ = writeln!(
         text,
-        "delivered again: {} after a clean release, {} after a forced one, {} after the end of a session",
+        "delivered again: {} after a clean release, {} after a forced one, {} after another's hand, {} after the end of a session",
         count(End::Released),
         count(End::Forced),
+        count(End::Taken),
         count(End::Session)
     );
     text

@@ -124,7 +124,7 @@ fn members_that_last_take_no_more_and_more_of_anything() {
     let _alone = wish::alone();
     let seed = wish::seed();
     let (size, is_long) = size();
-    println!("SEED={seed}: EVENKEEL_SEED={seed} and the same verb");
+    println!("SEED={seed}: ./run soak --minutes N --seed {seed}");
     let plan = Plan::draw(seed, size);
     let size = &plan.size;
     let stage = Stage::set(

@@ -58,6 +58,8 @@ pub struct Figures {
     pub changes: usize,
     /// What ended before that moment of the servers' clock is left out of all times.
     pub since_ms: i64,
+    /// When the broker had a message for certain, by partition and offset.
+    sent: BTreeMap<(i32, i64), u64>,
     /// So many nanoseconds the servers' clock is ahead of that of the events.
     ahead: i128,
 }
@@ -74,6 +76,7 @@ impl Figures {
             lost_sessions: 0,
             changes: 0,
             since_ms: 0,
+            sent: BTreeMap::new(),
             ahead: 0,
         };
         let mut members: BTreeMap<String, i64> = BTreeMap::new();
@@ -107,6 +110,10 @@ impl Figures {
                     let key = (event.member.to_string(), partition.partition);
                     let list = released.entry(key).or_default();
                     list.push_back(is_forced || undone > 0);
+                }
+                Fact::Sent { partition, offset } => {
+                    let key = (partition.partition, offset);
+                    figures.sent.insert(key, event.mono);
                 }
                 Fact::Clock { real_us } => {
                     figures.ahead = i128::from(real_us) * 1000 - i128::from(event.mono);
@@ -203,6 +210,18 @@ impl Figures {
             }
         }
         last.into_values().collect()
+    }
+
+    /// Of the clean hand-overs, milliseconds during which a message lay there and nobody was given it: since the last one was finished, and
+    /// since it was sent.
+    pub fn waits(&self) -> Vec<f64> {
+        let pairs = self.clean().filter_map(|(before, after)| {
+            let (first, offset) = *after.seen.delivered.first()?;
+            let sent = self.sent.get(&(after.partition, offset)).copied();
+            let since = before.seen.last_done.max(sent)?;
+            Some((first as f64 - since as f64).max(0.0) / 1e6)
+        });
+        pairs.collect()
     }
 
     /// Of the clean hand-overs, milliseconds from the last message that the old owner finished to its release.

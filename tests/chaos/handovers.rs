@@ -198,6 +198,11 @@ fn table(size: &Size, figures: &Figures, changes: usize, missed: &mut Vec<String
             Some(GAP_MS),
         ),
         (
+            "of it: while a message lay there",
+            Spread::of(figures.waits()),
+            None,
+        ),
+        (
             "of it: last done to release",
             Spread::of(figures.endings()),
             None,

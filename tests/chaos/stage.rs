@@ -178,7 +178,7 @@ impl Stage {
             for sent in flow.stop().finish() {
                 let partition = TopicPartition::new(topic.clone(), sent.partition);
                 let offset = sent.offset;
-                journal.note(Fact::Sent { partition, offset });
+                journal.note_at(sent.at, Fact::Sent { partition, offset });
                 let end = ends.entry(sent.partition).or_default();
                 *end = (*end).max(offset + 1);
             }

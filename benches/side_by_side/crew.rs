@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::history::{Beginning, History, Passage};
 use crate::ours::OurMembers;
+use crate::support::{Beginning, History, Passage};
 use crate::support::{
     Broker, BrokerOptions, Flow, JvmMember, JvmMemberOptions, Producer, ZooKeeper, ZooKeeperOptions,
 };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::crew::{Members, Side, servers};
-use crate::history::History;
+use crate::support::History;
 use crate::table::{Better, Row};
 use crate::{Wish, say};
 

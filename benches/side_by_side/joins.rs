@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::crew::{Side, Stage};
-use crate::history::Passage;
+use crate::support::Passage;
 use crate::support::ZooKeeper;
 use crate::table::{Better, Row};
 use crate::{Wish, say, wall_ms};

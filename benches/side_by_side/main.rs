@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods)]
 
 mod crew;
-mod history;
 mod idle;
 mod joins;
 mod kills;

@@ -137,13 +137,14 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
             Some((_, End::Stale)) | None => {}
         }
     }
+    let aways = aways(view);
     for (at, event) in view.case.events.iter().enumerate() {
         match &event.fact {
             Fact::Stopped { .. } => verdict.counts.stops += 1,
             Fact::Cut { .. } => verdict.counts.cuts += 1,
             Fact::Killed { member } => {
                 verdict.counts.deaths += 1;
-                lingering(view, verdict, at, event, member);
+                lingering(view, verdict, at, event, member, &aways);
             }
             _ => {}
         }
@@ -151,7 +152,14 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
 }
 
 /// I9: what a killed member leaves behind goes with its session, neither sooner nor later than that ends.
-fn lingering(view: &View<'_>, verdict: &mut Verdict, at: usize, kill: &Event, member: &str) {
+fn lingering(
+    view: &View<'_>,
+    verdict: &mut Verdict,
+    at: usize,
+    kill: &Event,
+    member: &str,
+    aways: &[Away<'_>],
+) {
     let Some((least, most)) = view.case.limits.lingering else {
         return;
     };
@@ -184,9 +192,12 @@ fn lingering(view: &View<'_>, verdict: &mut Verdict, at: usize, kill: &Event, me
         let Some(end_ns) = view.clock.mono(end.time_ms) else {
             continue;
         };
+        let (least, most) = (nanos(least), nanos(most));
+        if is_disturbed(aways, member, kill.mono, end_ns, most) {
+            continue;
+        }
         let stayed = end_ns - i64::try_from(kill.mono).unwrap_or(i64::MAX);
         let ms = stayed / NANOS_PER_MS;
-        let (least, most) = (nanos(least), nanos(most));
         let is_wrong = match to {
             // The server counts whole milliseconds.
             Some(_) => stayed + NANOS_PER_MS < least || stayed > most,
@@ -212,6 +223,28 @@ fn lingering(view: &View<'_>, verdict: &mut Verdict, at: usize, kill: &Event, me
             view.report(verdict, Rule::I9, report, what);
         }
     }
+}
+
+/// A member, and from when until when it stood still or was cut off.
+type Away<'a> = (&'a str, u64, u64);
+
+fn aways<'a>(view: &View<'a>) -> Vec<Away<'a>> {
+    let events = view.case.events.iter();
+    let away = |event: &'a Event| match &event.fact {
+        Fact::Stopped { member, from, to } | Fact::Cut { member, from, to } => {
+            Some((&**member, *from, *to))
+        }
+        _ => None,
+    };
+    events.filter_map(away).collect()
+}
+
+/// Whether the member may have given no sign of life for a while before it was killed, or the registry was away until the end.
+fn is_disturbed(aways: &[Away<'_>], member: &str, kill: u64, end: i64, most: i64) -> bool {
+    let since = kill.saturating_sub(most.unsigned_abs());
+    aways.iter().any(|(who, from, to)| {
+        *who == member && *to >= since && i64::try_from(*from).is_ok_and(|from| from <= end)
+    })
 }
 
 fn nanos(time: std::time::Duration) -> i64 {

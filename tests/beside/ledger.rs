@@ -364,6 +364,7 @@ mod tests {
             partition: 0,
             offset,
             value: offset.to_string(),
+            at: 0,
         });
         let sent = BTreeMap::from([(place_t(), sent.collect())]);
         let windows = BTreeMap::from([(place_t(), windows.to_vec())]);

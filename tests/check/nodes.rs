@@ -59,7 +59,7 @@ fn killed(after: i64) -> Tale {
     tale.claim("g_a", A, 0, None);
     tale.txn(A, vec![deleted("/consumers/g/ids/g_a".into())]);
     let member = "g_a".into();
-    tale.wait(5);
+    tale.wait(20_000);
     tale.tell("nemesis", Fact::Killed { member });
     tale.wait(after);
     tale.close(A);
@@ -79,6 +79,25 @@ fn the_nodes_of_a_killed_member_go_in_their_time() {
     let mut tale = killed(5200);
     tale.tell("nemesis", Fact::Expired { session: A });
     tale.keeps();
+}
+
+#[test]
+fn the_nodes_of_a_member_that_was_cut_off_when_it_was_killed_are_not_timed() {
+    // I9
+    let cut = |from: i64, to: i64| {
+        let mut tale = killed(5200);
+        let mut events = tale.record.events().iter();
+        let kill = events.find(|event| matches!(event.fact, Fact::Killed { .. }));
+        let kill = kill.expect("it is killed").mono;
+        let at = |ms: i64| kill.saturating_add_signed(ms * 1_000_000);
+        let (member, from, to) = ("g_a".into(), at(from), at(to));
+        tale.tell("nemesis", Fact::Cut { member, from, to });
+        tale
+    };
+    assert_eq!(cut(-1000, -100).keeps().counts.lingered, 0);
+    assert_eq!(cut(500, 600).keeps().counts.lingered, 0);
+    cut(-9000, -8000).breaks(Rule::I9);
+    cut(10_000, 11_000).breaks(Rule::I9);
 }
 
 #[test]

@@ -40,13 +40,22 @@ impl Journal {
 
     /// Takes an event down, with one call, so that a kill tears the last line at most.
     pub fn note(&self, fact: Fact) {
+        self.write(None, fact);
+    }
+
+    /// The same for something that happened a moment ago, by the clock of [`now`](super::now).
+    pub fn note_at(&self, mono: u64, fact: Fact) {
+        self.write(Some(mono), fact);
+    }
+
+    fn write(&self, at: Option<u64>, fact: Fact) {
         let mut file = self.file.lock().unwrap();
         file.1 += 1;
         let event = Event {
             member: self.member.clone(),
             incarnation: self.incarnation,
             seq: file.1,
-            mono: BootClock.now().nanos(),
+            mono: at.unwrap_or_else(|| BootClock.now().nanos()),
             zxid: None,
             fact,
         };
@@ -78,6 +87,12 @@ impl Journal {
                 undone: *undone as u64,
                 is_forced: *is_forced,
             }),
+            // A call that panicked has ended.
+            Told::ListenerFailed { call, reason } if !reason.contains("panic") => {
+                self.note(Fact::Overrun {
+                    name: (*call).to_owned(),
+                });
+            }
             _ => {}
         }
     }

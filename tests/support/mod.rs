@@ -10,6 +10,7 @@ mod broker;
 mod cache;
 mod child;
 mod ensemble;
+mod history;
 #[cfg(feature = "testing")]
 mod journal;
 mod member;
@@ -46,6 +47,9 @@ pub use child::obey;
 pub use ensemble::Ensemble;
 pub use ensemble::EnsembleOptions;
 pub use ensemble::Saved;
+pub use history::Beginning;
+pub use history::History;
+pub use history::Passage;
 #[cfg(feature = "testing")]
 pub use journal::Journal;
 pub use member::JvmMember;
@@ -93,6 +97,10 @@ pub use txnlog::Txn;
 pub use txnlog::TxnLog;
 #[cfg(feature = "testing")]
 pub use verify::CaseFile;
+#[cfg(feature = "testing")]
+pub use verify::events;
+#[cfg(feature = "testing")]
+pub use verify::history;
 #[cfg(feature = "testing")]
 pub use verify::verify;
 pub use versions::broker_versions;

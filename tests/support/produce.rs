@@ -19,6 +19,7 @@ use rdkafka::producer::ThreadedProducer;
 
 use super::broker::Broker;
 use super::process::random;
+use super::time::now;
 use super::wait::LONG;
 use super::wait::until;
 
@@ -31,6 +32,8 @@ pub struct Sent {
     pub offset: i64,
     /// The payload.
     pub value: String,
+    /// When the broker had it for certain, by the clock of [`now`].
+    pub at: u64,
 }
 
 #[derive(Clone, Default)]
@@ -55,6 +58,7 @@ impl ProducerContext for Account {
                 offset: message.offset(),
                 value: String::from_utf8(message.payload().unwrap_or_default().to_vec())
                     .expect("we wrote a text"),
+                at: now(),
             }),
             Err((error, _)) => taken.refused.push(error.to_string()),
         }

@@ -303,6 +303,12 @@ impl Proxy {
         self.arm(Fault::Corrupted(how), matcher, 1);
     }
 
+    /// Takes back what was asked for and not met so far. Answers how many faults that were.
+    pub fn disarm(&self) -> usize {
+        let rules = std::mem::take(&mut self.shared.state().rules);
+        rules.iter().map(|rule| rule.left).sum()
+    }
+
     fn arm(&self, fault: Fault, matcher: Matcher, left: usize) {
         self.shared.state().rules.push(Rule {
             fault,

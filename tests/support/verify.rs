@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel::GroupName;
@@ -31,6 +32,11 @@ pub struct CaseFile {
     pub session_timeout_ms: u64,
     /// The servers' tick.
     pub tick_ms: u64,
+    /// So long after [`Fact::Healed`] the owners must be those of the rule; none, and only at the end.
+    pub convergence_ms: Option<u64>,
+    /// The nodes of the dead may go so much sooner or later than they should: on a busy machine a process may have had no word to say for a
+    /// while before it was killed, and the server too.
+    pub slack_ms: u64,
     /// Writers of event logs that are legacy members, and are not judged.
     pub legacy: Vec<String>,
 }
@@ -43,6 +49,8 @@ impl CaseFile {
             chroot: String::new(),
             session_timeout_ms,
             tick_ms,
+            convergence_ms: None,
+            slack_ms: 0,
             legacy: Vec::new(),
         }
     }
@@ -54,6 +62,8 @@ impl CaseFile {
             "chroot": self.chroot,
             "session_timeout_ms": self.session_timeout_ms,
             "tick_ms": self.tick_ms,
+            "convergence_ms": self.convergence_ms,
+            "slack_ms": self.slack_ms,
             "legacy": self.legacy,
         });
         let path = folder.join("case.json");
@@ -76,6 +86,8 @@ impl CaseFile {
             chroot: value["chroot"].as_str().unwrap_or_default().to_owned(),
             session_timeout_ms: number("session_timeout_ms")?,
             tick_ms: number("tick_ms")?,
+            convergence_ms: value["convergence_ms"].as_u64(),
+            slack_ms: value["slack_ms"].as_u64().unwrap_or_default(),
             legacy: names
                 .filter_map(|name| name.as_str().map(str::to_owned))
                 .collect(),
@@ -92,26 +104,35 @@ pub fn verify(folder: &Path) -> Result<Verdict, String> {
     let case = CaseFile::read(folder)?;
     let group = GroupName::new(&case.group).map_err(|error| error.to_string())?;
     let events = events(folder)?;
-    let ours: BTreeSet<&str> = events
+    let ours: BTreeSet<Arc<str>> = events
         .iter()
         .filter(|event| is_of_a_member(&event.fact))
-        .map(|event| &*event.member)
-        .filter(|name| !case.legacy.iter().any(|legacy| legacy == name))
+        .map(|event| event.member.clone())
+        .filter(|name| !case.legacy.iter().any(|legacy| **legacy == **name))
         .collect();
-    let limits = Limits::timed(
+    let mut limits = Limits::timed(
         Duration::from_millis(case.session_timeout_ms),
         Duration::from_millis(case.tick_ms),
     );
+    let slack = Duration::from_millis(case.slack_ms);
+    limits.lingering = limits
+        .lingering
+        .map(|(least, most)| (least.saturating_sub(slack), most + slack));
+    limits.convergence = case.convergence_ms.map(Duration::from_millis);
     let judged = Case::new(group)
         .below(&case.chroot)
-        .with_ours(ours)
+        .with_ours(ours.iter().map(|name| &**name))
         .with_history(history(folder)?)
         .with_limits(limits);
-    Ok(judged.with_events(events.clone()).judge())
+    Ok(judged.with_events(events).judge())
 }
 
-/// All event logs of a folder, in the order of their names.
-fn events(folder: &Path) -> Result<Vec<Event>, String> {
+/// All event logs of a folder; those of one start of a writer in their order.
+///
+/// # Errors
+///
+/// What cannot be read.
+pub fn events(folder: &Path) -> Result<Vec<Event>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -124,7 +145,33 @@ fn events(folder: &Path) -> Result<Vec<Event>, String> {
         let file = File::open(&path).map_err(|error| name(&error))?;
         events.extend(read_events(BufReader::new(file)).map_err(|error| name(&error))?);
     }
+    // By its name, the tenth start of a writer would come before its second.
+    events.sort_by(|one, other| {
+        let key = |event: &Event| (event.incarnation, event.seq);
+        one.member
+            .cmp(&other.member)
+            .then(key(one).cmp(&key(other)))
+    });
     Ok(events)
+}
+
+/// The transaction log that a run left in its folder.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn history(folder: &Path) -> Result<Vec<check::Txn>, String> {
+    let below = folder.join("version-2");
+    let log = if below.is_dir() {
+        below
+    } else {
+        folder.to_owned()
+    };
+    let txns = TxnLog::in_folder(&log).more();
+    if txns.is_empty() {
+        return Err(format!("{} has no transaction log", log.display()));
+    }
+    Ok(txns.into_iter().map(txn).collect())
 }
 
 /// Whether only a member tells such a thing.
@@ -139,20 +186,6 @@ fn is_of_a_member(fact: &Fact) -> bool {
             | Fact::Released { .. }
             | Fact::Callback { .. }
     )
-}
-
-fn history(folder: &Path) -> Result<Vec<check::Txn>, String> {
-    let below = folder.join("version-2");
-    let log = if below.is_dir() {
-        below
-    } else {
-        folder.to_owned()
-    };
-    let txns = TxnLog::in_folder(&log).more();
-    if txns.is_empty() {
-        return Err(format!("{} has no transaction log", log.display()));
-    }
-    Ok(txns.into_iter().map(txn).collect())
 }
 
 fn txn(txn: Txn) -> check::Txn {

@@ -1,9 +1,15 @@
 //! What happened to a group, from the server's transaction log.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use std::time::Instant;
 
-use crate::support::{Change, LONG, Txn, TxnLog, ZooKeeper};
+use super::txnlog::Change;
+use super::txnlog::Txn;
+use super::txnlog::TxnLog;
+use super::wait::LONG;
+use super::zookeeper::ZooKeeper;
 
 /// So long nothing may happen to a group for it to count as settled: a JVM member may give all up and begin anew.
 const QUIET: Duration = Duration::from_secs(1);

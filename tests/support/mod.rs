@@ -22,6 +22,7 @@ mod proxy;
 mod reading;
 mod time;
 mod tree;
+mod txn;
 mod txnlog;
 #[cfg(feature = "testing")]
 mod verify;

@@ -43,7 +43,8 @@ async fn a_member_may_leave_at_any_moment() {
 
 #[tokio::test(start_paused = true)]
 async fn the_registration_goes_after_the_last_owner_node() {
-    // R7: whoever sees it go finds everything free.
+    // R7
+    // Whoever sees it go finds everything free.
     let mut kit = Kit::slow(5, 20, 7);
     kit.create("t", 8);
     let member = kit.join("h1", &[("t", 1)]);

@@ -33,7 +33,7 @@ fn numbering(view: &View<'_>, verdict: &mut Verdict) {
             ..
         } = event;
         let last = last.entry((member, *incarnation)).or_default();
-        let expected = *last + 1;
+        let expected = last.saturating_add(1);
         *last = *seq;
         if *seq == expected {
             continue;

@@ -19,7 +19,7 @@ struct Run {
 impl Run {
     fn position(&self) -> i64 {
         match self.reached.checked_sub(1) {
-            Some(last) => self.offsets[last] + 1,
+            Some(last) => self.offsets[last].saturating_add(1),
             None => self.start,
         }
     }

@@ -91,7 +91,8 @@ impl TopicFilter {
         self.pattern
     }
 
-    /// The text after cleaning, which is what a registration holds (L-26); cleaning it again changes nothing (L-37).
+    /// The text after cleaning, which is what a registration holds (L-26); cleaning it again
+    /// changes nothing but for a control character that stood next to a quote (L-37).
     pub fn text(&self) -> &str {
         &self.text
     }

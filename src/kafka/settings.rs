@@ -244,6 +244,12 @@ mod tests {
         assert_eq!(kib(0), "65536");
         assert_eq!(kib(16), "4096");
         assert_eq!(kib(1000), "1024");
+        let mut config = Config::new("g", "zk1").unwrap();
+        config.bootstrap_servers = vec!["b1:9092".into()];
+        config.max_buffered_bytes = 32 << 20;
+        let configured = Fetching::of(&config, &[], 8).unwrap();
+        let configured = configured.config(Generation::Negotiating).unwrap();
+        assert_eq!(configured.get("queued.max.messages.kbytes"), Some("4096"));
         let own = fetching(&[("queued.max.messages.kbytes", "2000")]);
         let config = own.config(Generation::Negotiating).unwrap();
         assert_eq!(config.get("queued.max.messages.kbytes"), Some("2000"));

@@ -26,7 +26,8 @@ pub fn seed() -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since: Duration| since.as_secs())
     };
-    number("EVENKEEL_CHAOS_SEED").unwrap_or_else(|| number("EVENKEEL_MINUTES").map_or(1, |_| unseen()))
+    number("EVENKEEL_CHAOS_SEED")
+        .unwrap_or_else(|| number("EVENKEEL_MINUTES").map_or(1, |_| unseen()))
 }
 
 /// The processors belong to one test at a time.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel::registry::Op;
-use evenkeel::testing::Fate;
+use evenkeel::testing::{Act, Fate};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
@@ -39,6 +39,28 @@ async fn a_member_may_leave_at_any_moment() {
         kit.drain().await;
         assert_eq!(kit.duplicates(), 0, "seed {seed}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_registration_goes_after_the_last_owner_node() {
+    // R7
+    // Whoever sees it go finds everything free.
+    let mut kit = Kit::slow(5, 20, 7);
+    kit.create("t", 8);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 8);
+    let (session, registration) = (member.session(), Kit::id_path(&member.name));
+    assert!(member.leave().await.forced.is_empty());
+    let deleted: Vec<String> = kit
+        .registry
+        .log()
+        .into_iter()
+        .filter(|write| write.session == session && write.act == Act::Delete)
+        .map(|write| write.path)
+        .collect();
+    assert_eq!(deleted.len(), 9, "{deleted:?}");
+    assert_eq!(deleted[8], registration);
 }
 
 #[tokio::test(start_paused = true)]

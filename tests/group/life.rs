@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel::event::ResetCause;
 use evenkeel::stream::{Reader, ReaderSource};
-use evenkeel::testing::MemoryLog;
+use evenkeel::testing::{Act, MemoryLog};
 use evenkeel::wire::Broker;
 use evenkeel::{Error, Event};
 
@@ -163,9 +163,11 @@ async fn members_that_join_at_once_share_by_the_range_rule_in_every_round() {
         let mut kit = Kit::slow(1, 5 + 7 * seed, seed);
         kit.create("t", 24);
         kit.send("t", 24);
-        let members: Vec<Member> = (0..5)
-            .map(|n| kit.join(&format!("h{n}"), &[("t", 1)]))
-            .collect();
+        let mut config = kit.config();
+        // What is overlooked stays so.
+        config.registration_check_interval = Duration::from_secs(24 * 60 * 60);
+        let join = |n| kit.join_with(kit.builder(&format!("h{n}"), config.clone()), &[("t", 1)]);
+        let members: Vec<Member> = (0..5).map(join).collect();
         let all: Vec<&Member> = members.iter().collect();
         until("they share", || share_rightly(&kit, "t", &all, 24)).await;
         kit.send("t", 24);
@@ -223,6 +225,9 @@ async fn a_standby_stays_registered_and_takes_over_when_the_owner_dies_or_leaves
     }
     kit.send("t", 1);
     kit.drain().await;
+    let writes = kit.writes_below("/consumers/g/ids/", 0);
+    let made = writes.iter().filter(|write| write.act == Act::Create);
+    assert_eq!(made.count(), 4, "each registers once and for all");
 }
 
 #[tokio::test(start_paused = true)]

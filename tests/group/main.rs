@@ -2,6 +2,7 @@
 #![cfg(feature = "testing")]
 
 mod book;
+mod brokers;
 mod kit;
 
 mod claims;

@@ -1,5 +1,6 @@
 //! Offsets: what is written, when, by whom, and what is not.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +80,29 @@ async fn an_idle_group_writes_no_offsets() {
     let before = kit.registry.zxid();
     sleep(Duration::from_secs(120)).await;
     assert_eq!(kit.writes_below("/consumers", before), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_concerns_thousands_of_partitions_goes_in_several_transactions() {
+    // A14
+    let mut kit = Kit::new();
+    kit.create("t", 4000);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 4000);
+    kit.drain().await;
+    let session = member.session();
+    assert!(member.leave().await.forced.is_empty());
+    let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
+    for write in kit.registry.log() {
+        if write.session == session {
+            let size = write.path.len() + write.data.map_or(0, |data| data.len()) + 64;
+            *sizes.entry(write.zxid).or_default() += size;
+        }
+    }
+    let largest = sizes.into_values().max().unwrap();
+    assert!((64 << 10..=256 << 10).contains(&largest), "{largest} bytes");
+    assert!((0..4000).all(|partition| kit.offset("t", partition).as_deref() == Some("1")));
 }
 
 #[tokio::test(start_paused = true)]

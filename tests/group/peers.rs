@@ -53,6 +53,30 @@ async fn a_malformed_registration_is_told_once_and_counts_as_absent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_that_left_and_came_back_between_two_looks_is_read_anew() {
+    // W3
+    let kit = Kit::new();
+    kit.create("t", 4);
+    kit.create("u", 4);
+    let register = |name: &str| {
+        let text = format!(
+            r#"{{"version":1,"subscription":{{"{name}":1}},"pattern":"static","timestamp":"1"}}"#
+        );
+        kit.registry.put(&Kit::id_path("g_other"), text);
+    };
+    register("t");
+    let mut config = kit.config();
+    // What is overlooked stays so.
+    config.registration_check_interval = Duration::from_secs(24 * 60 * 60);
+    let member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    until("it has its half", || member.owned().len() == 2).await;
+    // The watch tells of both at once, and the list is as it was.
+    kit.registry.delete(&Kit::id_path("g_other"));
+    register("u");
+    until("it has all", || member.owned().len() == 4).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_malformed_registration_stops_rebalances_if_we_are_to_do_as_a_jvm_does() {
     // D1
     let mut kit = Kit::new();

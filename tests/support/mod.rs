@@ -26,6 +26,7 @@ pub mod record;
 pub mod stage;
 mod time;
 mod tree;
+mod txn;
 mod txnlog;
 #[cfg(feature = "testing")]
 mod verify;

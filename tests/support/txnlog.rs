@@ -10,65 +10,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
+use super::txn::entries;
+use super::txn::wanted;
 use super::zookeeper::ZooKeeper;
+
+pub use super::txn::Change;
+pub use super::txn::Txn;
 
 /// `ZKLG`, a version, a database's id.
 const HEADER: u64 = 16;
-/// A checksum and a length stand before an entry, a mark behind it.
-const BEFORE: usize = 12;
-const MARK: u8 = 0x42;
 /// So much is read at a time.
 const PART: u64 = 64 << 10;
-
-/// One entry of the log. A transaction of many parts is one entry with many changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Txn {
-    /// The session that asked for it.
-    pub session: i64,
-    /// Its place in the order of all changes.
-    pub zxid: i64,
-    /// Milliseconds since the epoch by the server's clock.
-    pub time_ms: i64,
-    /// What it changed; nothing for one that failed.
-    pub changes: Vec<Change>,
-}
-
-/// One change of the tree or of the sessions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A node was made.
-    Created {
-        /// Its path.
-        path: String,
-        /// Its text.
-        data: Vec<u8>,
-        /// Whether it goes with the session that made it.
-        is_ephemeral: bool,
-    },
-    /// A node was deleted on request.
-    Deleted {
-        /// Its path.
-        path: String,
-    },
-    /// A node was written.
-    Set {
-        /// Its path.
-        path: String,
-        /// Its text.
-        data: Vec<u8>,
-        /// Its version since.
-        version: i32,
-    },
-    /// A session began.
-    Opened {
-        /// How long it lives without a sign of life.
-        timeout_ms: i32,
-    },
-    /// A session ended, and its ephemeral nodes with it. The log names them only since 3.6, and not everywhere.
-    Closed,
-    /// Something else, by its number.
-    Other(i32),
-}
 
 /// A reader that remembers how far it has read.
 pub struct TxnLog {
@@ -93,16 +45,31 @@ impl TxnLog {
     }
 
     /// What was written since the last call. An entry that is only half written is left for the next.
+    ///
+    /// # Panics
+    ///
+    /// As [`try_more`](Self::try_more) fails.
+    #[track_caller]
     pub fn more(&mut self) -> Vec<Txn> {
+        self.try_more().expect("a log that can be read")
+    }
+
+    /// The same of a log that anybody may have written.
+    ///
+    /// # Errors
+    ///
+    /// An entry whose sum is right and whose fields are not.
+    pub fn try_more(&mut self) -> Result<Vec<Txn>, String> {
         let mut txns = Vec::new();
         loop {
             let next = self.next_file();
             if let Some(file) = &self.file {
-                self.offset += read_on(file, self.offset, &mut txns);
+                let read = read_on(file, self.offset, &mut txns);
+                self.offset += read.map_err(|why| format!("{}: {why}", file.display()))?;
             }
             // A file that is followed by another one is written no more: it was looked at after the other was there.
             let Some(next) = next else {
-                return txns;
+                return Ok(txns);
             };
             (self.file, self.offset) = (Some(next), HEADER);
         }
@@ -161,7 +128,7 @@ fn first_of(path: &Path) -> Option<u64> {
 
 /// Takes all whole entries from this place on and says how many bytes they were. A file may be made much larger than what is in it, so it
 /// is read in parts.
-fn read_on(path: &Path, offset: u64, into: &mut Vec<Txn>) -> u64 {
+fn read_on(path: &Path, offset: u64, into: &mut Vec<Txn>) -> Result<u64, String> {
     let mut file = File::open(path).expect("the log can be read");
     let (mut taken, mut part) = (0, PART);
     loop {
@@ -172,153 +139,13 @@ fn read_on(path: &Path, offset: u64, into: &mut Vec<Txn>) -> u64 {
             .take(part)
             .read_to_end(&mut bytes)
             .expect("the log can be read");
-        let more = entries(&bytes, into);
+        let more = entries(&bytes, into)?;
         taken += more as u64;
         // What begins here may be longer than the part.
         let is_longer = wanted(&bytes[more..]) > bytes.len() - more && bytes.len() as u64 == part;
         if more == 0 && !is_longer {
-            return taken;
+            return Ok(taken);
         }
         part = if more == 0 { part * 2 } else { PART };
     }
-}
-
-/// How long the entry is that begins here, as far as can be seen.
-fn wanted(bytes: &[u8]) -> usize {
-    let mut head = Fields(bytes.get(8..).unwrap_or_default());
-    let length = head.int().and_then(|length| usize::try_from(length).ok());
-    length.map_or(0, |length| BEFORE + length + 1)
-}
-
-/// Takes whole entries from the front and says how many bytes they were. Behind the last there are zeros: files are made larger in advance.
-fn entries(bytes: &[u8], into: &mut Vec<Txn>) -> usize {
-    let mut taken = 0;
-    while let Some((txn, length)) = entry(&bytes[taken..]) {
-        into.push(txn);
-        taken += length;
-    }
-    taken
-}
-
-fn entry(bytes: &[u8]) -> Option<(Txn, usize)> {
-    let mut head = Fields(bytes);
-    let (sum, length) = (head.long()?, usize::try_from(head.int()?).ok()?);
-    let end = BEFORE + length;
-    let body = bytes.get(BEFORE..end)?;
-    if length == 0 || *bytes.get(end)? != MARK || i64::from(adler(body)) != sum {
-        return None;
-    }
-    let txn = decode(body).expect("an entry with a right sum has all its fields");
-    Some((txn, end + 1))
-}
-
-fn decode(body: &[u8]) -> Option<Txn> {
-    let mut fields = Fields(body);
-    let session = fields.long()?;
-    let _request = fields.int()?;
-    let (zxid, time_ms, kind) = (fields.long()?, fields.long()?, fields.int()?);
-    let mut changes = Vec::new();
-    if kind == 14 {
-        let mut has_failed = false;
-        for _ in 0..fields.int()? {
-            let (kind, data) = (fields.int()?, fields.buffer()?);
-            has_failed |= kind == -1;
-            changes.extend(change(kind, &mut Fields(&data))?);
-        }
-        // The parts before the one that failed stand there as if they had been done.
-        if has_failed {
-            changes.clear();
-        }
-    } else {
-        changes.extend(change(kind, &mut fields)?);
-    }
-    Some(Txn {
-        session,
-        zxid,
-        time_ms,
-        changes,
-    })
-}
-
-/// The numbers are those of `ZooDefs.OpCode`. A failure and a check change nothing.
-fn change(kind: i32, fields: &mut Fields<'_>) -> Option<Option<Change>> {
-    Some(Some(match kind {
-        -1 | 13 => return Some(None),
-        1 | 15 | 19 | 21 => {
-            let (path, data) = (fields.text()?, fields.buffer()?);
-            for _ in 0..fields.int()? {
-                fields.int()?;
-                fields.text()?;
-                fields.text()?;
-            }
-            let is_ephemeral = matches!(kind, 1 | 15) && fields.byte()? != 0;
-            Change::Created {
-                path,
-                data,
-                is_ephemeral,
-            }
-        }
-        2 | 20 => Change::Deleted {
-            path: fields.text()?,
-        },
-        5 => Change::Set {
-            path: fields.text()?,
-            data: fields.buffer()?,
-            version: fields.int()?,
-        },
-        -10 => Change::Opened {
-            timeout_ms: fields.int()?,
-        },
-        -11 => Change::Closed,
-        other => Change::Other(other),
-    }))
-}
-
-/// What is left to read of a record, in the form that ZooKeeper gives to everything: big endian, a length before a text.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
-
-impl Fields<'_> {
-    pub(super) fn byte(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn int(&mut self) -> Option<i32> {
-        self.array().map(i32::from_be_bytes)
-    }
-
-    pub(super) fn long(&mut self) -> Option<i64> {
-        self.array().map(i64::from_be_bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    /// A length of -1 says that there is nothing, which is not told from an empty one here.
-    pub(super) fn buffer(&mut self) -> Option<Vec<u8>> {
-        let length = usize::try_from(self.int()?).unwrap_or(0);
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken.to_vec())
-    }
-
-    pub(super) fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.buffer()?).ok()
-    }
-}
-
-/// Adler-32, the sum of an entry.
-fn adler(bytes: &[u8]) -> u32 {
-    let (mut a, mut b) = (1_u32, 0_u32);
-    // So many steps keep both below 2^32.
-    for part in bytes.chunks(5552) {
-        for byte in part {
-            a += u32::from(*byte);
-            b += a;
-        }
-        (a, b) = (a % 65_521, b % 65_521);
-    }
-    b << 16 | a
 }

@@ -17,8 +17,7 @@ use evenkeel::testing::check::Limits;
 use evenkeel::testing::check::Verdict;
 use evenkeel::testing::check::read_events;
 
-use super::txnlog::Change;
-use super::txnlog::Txn;
+use super::txn;
 use super::txnlog::TxnLog;
 
 /// What only the one who made the run knows; `case.json` holds it.
@@ -159,7 +158,7 @@ pub fn events(folder: &Path) -> Result<Vec<Event>, String> {
 ///
 /// # Errors
 ///
-/// When there is none.
+/// When there is none, or an entry in it is malformed.
 pub fn history(folder: &Path) -> Result<Vec<check::Txn>, String> {
     let below = folder.join("version-2");
     let log = if below.is_dir() {
@@ -167,11 +166,11 @@ pub fn history(folder: &Path) -> Result<Vec<check::Txn>, String> {
     } else {
         folder.to_owned()
     };
-    let txns = TxnLog::in_folder(&log).more();
+    let txns = TxnLog::in_folder(&log).try_more()?;
     if txns.is_empty() {
         return Err(format!("{} has no transaction log", log.display()));
     }
-    Ok(txns.into_iter().map(txn).collect())
+    Ok(txns.into_iter().map(txn::judged).collect())
 }
 
 /// Whether only a member tells such a thing.
@@ -186,40 +185,4 @@ fn is_of_a_member(fact: &Fact) -> bool {
             | Fact::Released { .. }
             | Fact::Callback { .. }
     )
-}
-
-fn txn(txn: Txn) -> check::Txn {
-    check::Txn {
-        zxid: txn.zxid,
-        time_ms: txn.time_ms,
-        session: txn.session,
-        changes: txn.changes.into_iter().filter_map(change).collect(),
-    }
-}
-
-fn change(change: Change) -> Option<check::Change> {
-    Some(match change {
-        Change::Created {
-            path,
-            data,
-            is_ephemeral,
-        } => check::Change::Created {
-            path,
-            data,
-            is_ephemeral,
-        },
-        Change::Deleted { path } => check::Change::Deleted { path },
-        Change::Set {
-            path,
-            data,
-            version,
-        } => check::Change::Set {
-            path,
-            data,
-            version,
-        },
-        Change::Opened { .. } => check::Change::Opened,
-        Change::Closed => check::Change::Closed,
-        Change::Other(_) => return None,
-    })
 }

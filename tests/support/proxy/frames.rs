@@ -3,7 +3,7 @@
 //! Everything is big endian. A frame is a length of four bytes and so many bytes. The first frame each way opens the session; after it a
 //! request begins with its number (xid) and kind, an answer with the number of its request, a zxid and an error.
 
-use super::super::txnlog::Fields;
+use super::super::txn::Fields;
 
 /// The number of a watch event, which answers no request.
 pub const EVENT: i32 = -1;

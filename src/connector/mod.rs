@@ -257,7 +257,7 @@ impl ConsumerConnector {
     /// acknowledging it afterwards changes nothing. One that was not handed out yet, be it fetched or not, is skipped when it
     /// comes. It is committed as whatever else is done: with the next commit, once all before it is done, and only while the
     /// partition is ours. That it was passed is told by [`Event::Passed`]. What was not committed when the partition goes is
-    /// delivered to the next owner, also if it was passed here.
+    /// delivered to the next owner, also if it was passed here; and a reset of the position forgets what was passed ahead.
     ///
     /// It may lie less than `max.unacked.messages` offsets ahead of the next to be handed out, so that a slip of the hand
     /// does not skip what comes in a year. Cancel-safe: a dropped call may have been carried out.

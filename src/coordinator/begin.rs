@@ -326,11 +326,10 @@ impl Beginner {
                     ready.push(position);
                 }
                 Some(Committed::NotOurs) => done.list.push(position.ended(Begun::NotOurs)),
+                // It may stand there already, so it is this one and no other that is committed in the end (O4).
                 _ => {
-                    let from = position.beginning.from.clone();
                     let reason = format!("the start position could not be committed: {why}");
-                    done.list
-                        .push(position.ended(Begun::Failed { from, reason }));
+                    done.list.push(position.failed(reason));
                 }
             }
         }

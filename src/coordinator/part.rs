@@ -230,7 +230,10 @@ impl Departure {
                 partition: farewell.ownership.partition.clone(),
                 token: farewell.ownership.token,
                 last,
-                committed: farewell.committed.filter(|_| !farewell.is_topic_gone),
+                // What was tried since may stand there.
+                committed: (!farewell.is_topic_gone)
+                    .then(|| farewell.committed.max(farewell.tried.last().copied()))
+                    .flatten(),
                 version: farewell.version,
                 met: None,
             });
@@ -238,6 +241,7 @@ impl Departure {
                 farewell.ownership.partition.clone(),
                 is_forced,
                 offset,
+                farewell.committed,
                 progress.undone,
             ));
         }
@@ -249,10 +253,18 @@ impl Departure {
         })
         .await?;
         let mut parted = Vec::new();
-        for (partition, is_forced, offset, undone) in ends {
+        for (partition, is_forced, mut offset, committed, undone) in ends {
             let result = results.remove(&partition);
-            if let (Some(Released::Gone { met: Some(met) }), Some(ours)) = (&result, offset) {
-                self.outlets.tell_of_others(&partition, ours, met);
+            if let Some(Released::Gone {
+                met: Some((ours, met)),
+            }) = &result
+            {
+                self.outlets.tell_of_others(&partition, *ours, met);
+                if let Committed::Unsettled(reason) = met {
+                    let (partition, reason) = (partition.clone(), reason.clone());
+                    self.outlets.tell(Event::CommitFailed { partition, reason });
+                    offset = committed;
+                }
             }
             let event = match result {
                 Some(Released::NotOurs) => Event::Lost {

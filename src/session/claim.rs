@@ -399,6 +399,14 @@ impl Session {
                 index: None,
                 fault: Fault::Unknown(_),
             } => Ok(Answer::Unknown),
+            MultiFault {
+                index: None,
+                fault: fault @ Fault::TooLarge,
+            } if lengths.len() == 1 => Ok(Answer::Refused {
+                at: 0,
+                step: Step::Confirm,
+                fault,
+            }),
             MultiFault { index: None, fault } => Err(trouble("claiming below", &self.path, fault)),
         }
     }
@@ -477,12 +485,17 @@ impl Session {
 
     async fn discard_one(&self, partition: &TopicPartition) -> Result<(), Trouble> {
         let path = paths::owner(self.group(), partition);
+        let read = async || match self.connection.stat(&path).await {
+            Ok(stat) => Ok(stat.filter(|stat| self.is_mine(stat))),
+            Err(fault) => Err(trouble("reading", &path, fault)),
+        };
         for _ in 0..TRIES {
+            if read().await?.is_none() {
+                return Ok(());
+            }
             let confirmed = self.offset_version(partition).await?;
-            let stat = match self.connection.stat(&path).await {
-                Ok(Some(stat)) if self.is_mine(&stat) => stat,
-                Ok(_) => return Ok(()),
-                Err(fault) => return Err(trouble("reading", &path, fault)),
+            let Some(stat) = read().await? else {
+                return Ok(());
             };
             match self.delete_owner(partition, stat.version, confirmed).await {
                 Ok(()) => return Ok(()),
@@ -521,7 +534,8 @@ impl Session {
                 }),
             ));
         }
-        if self.is_mine(&stat) || self.is_left_behind(&stat) {
+        // What our former session has not stamped looks like a JVM member's; it goes by itself.
+        if self.is_mine(&stat) || self.is_left_behind(&stat) && stat.version == STAMPED {
             return self.delete_former(attempt, stat.version).await;
         }
         Ok(Next::Settled(attempt.want.partition, Claim::HeldByAnother))
@@ -569,7 +583,13 @@ impl Session {
             match self.make_offset_node(partition).await {
                 Ok(()) => return Ok(0),
                 Err(Fault::NodeExists) => {}
-                Err(Fault::NoNode) => self.ensure_parents(&path).await?,
+                Err(Fault::NoNode) => match self.ensure_parents(&path).await {
+                    // A single partition is no reason to end.
+                    Err(Trouble::Fatal(error)) => {
+                        return Err(Trouble::Transient(error.to_string()));
+                    }
+                    made => made?,
+                },
                 Err(fault) => return Err(trouble("making", &path, fault)),
             }
         }

@@ -13,6 +13,10 @@ use crate::wire::{NO_OFFSET, StoredOffset, decode_offset, encode_offset};
 /// So often a commit is tried before it is left for the next time; each try follows something new that was read.
 const TRIES: usize = 8;
 
+/// So often what was refused is sent again together with what it was sent with; then each by itself, so that one that cannot be
+/// written holds up no other.
+const TOGETHER: usize = 3;
+
 /// An offset to write.
 #[derive(Debug, Clone)]
 pub(crate) struct Commit {
@@ -51,8 +55,8 @@ pub(crate) struct Parting {
     pub committed: Option<i64>,
     /// The version of the offset node as we know it; none if there is no node.
     pub version: Option<i32>,
-    /// What the commit of it met that was somebody else's.
-    pub met: Option<Committed>,
+    /// What the commit of this offset met that was not as it should be.
+    pub met: Option<(i64, Committed)>,
 }
 
 /// What came of giving a partition up.
@@ -60,8 +64,8 @@ pub(crate) struct Parting {
 pub(crate) enum Released {
     /// The owner node is gone, and the offset, if there was one, was written before.
     Gone {
-        /// What the commit met that was somebody else's.
-        met: Option<Committed>,
+        /// What the commit of this offset met: something of somebody else's, or a refusal for good.
+        met: Option<(i64, Committed)>,
     },
     /// It was not ours any more; nothing was written.
     NotOurs,
@@ -87,13 +91,17 @@ impl Session {
         let mut results = BTreeMap::new();
         let mut open: Vec<(Commit, Option<String>)> =
             commits.into_iter().map(|commit| (commit, None)).collect();
-        for _ in 0..TRIES {
+        for round in 0..TRIES {
             if open.is_empty() {
                 return Ok(results);
             }
-            let batches = runs(open, |(commit, _)| {
-                self.commit_ops(commit).iter().map(Op::size).sum()
-            });
+            let batches = if round < TOGETHER {
+                runs(open, |(commit, _)| {
+                    self.commit_ops(commit).iter().map(Op::size).sum()
+                })
+            } else {
+                open.into_iter().map(|one| vec![one]).collect()
+            };
             open = Vec::new();
             let answers = join_all(batches.iter().map(|batch| self.send_commits(batch))).await;
             for (batch, answer) in batches.into_iter().zip(answers) {
@@ -259,6 +267,9 @@ impl Session {
         fault: &Fault,
     ) -> Result<std::result::Result<(Commit, Option<String>), Committed>, Trouble> {
         let path = paths::offset(self.group(), &commit.partition);
+        if is_for_good(fault) {
+            return Ok(Err(Committed::Unsettled(format!("{path}: {fault}"))));
+        }
         if *fault == Fault::NoNode && commit.version.is_none() {
             self.ensure_parents(&path).await?;
             return Ok(Ok((commit, over)));
@@ -275,6 +286,7 @@ impl Session {
         commit.version = version;
         let Some(theirs) = theirs else {
             // Deleted by somebody, or never made: ours is made.
+            self.ensure_parents(&path).await?;
             return Ok(Ok((commit, over)));
         };
         if theirs == encode_offset(commit.offset) {
@@ -293,7 +305,7 @@ impl Session {
                 theirs,
                 version: version.unwrap_or(0),
             })),
-            Ok(StoredOffset::Negative(NO_OFFSET)) => Ok(Ok((commit, over))),
+            Ok(StoredOffset::Negative(NO_OFFSET)) if before.is_none() => Ok(Ok((commit, over))),
             Ok(StoredOffset::At(theirs) | StoredOffset::Negative(theirs)) => {
                 Ok(Ok((commit, Some(theirs.to_string()))))
             }
@@ -349,24 +361,28 @@ impl Session {
                 continue;
             }
             let partition = parting.partition.clone();
-            match self.settle_release(parting, false).await? {
+            match self.settle_release(parting, false, None).await? {
                 Ok(parting) => open.push(parting),
                 Err(settled) => {
                     results.insert(partition, settled);
                 }
             }
         }
-        for _ in 0..TRIES {
+        for round in 0..TRIES {
             if open.is_empty() {
                 return Ok(results);
             }
-            let batches = runs(open, |parting| {
-                self.release_ops(parting).iter().map(Op::size).sum()
-            });
+            let batches = if round < TOGETHER {
+                runs(open, |parting| {
+                    self.release_ops(parting).iter().map(Op::size).sum()
+                })
+            } else {
+                open.into_iter().map(|one| vec![one]).collect()
+            };
             open = Vec::new();
             let answers = join_all(batches.iter().map(|batch| self.send_releases(batch))).await;
             for (batch, answer) in batches.into_iter().zip(answers) {
-                let is_unknown = match answer? {
+                let (is_unknown, refused) = match answer? {
                     Answer::Done(_) => {
                         let gone = |parting: Parting| {
                             let met = parting.met;
@@ -375,16 +391,28 @@ impl Session {
                         results.extend(batch.into_iter().map(gone));
                         continue;
                     }
-                    Answer::Refused { .. } => false,
+                    Answer::Refused {
+                        at,
+                        is_fence,
+                        fault,
+                    } => {
+                        let of_the_offset = (!is_fence).then_some((at, fault));
+                        (false, of_the_offset)
+                    }
                     Answer::Unknown => {
                         self.catch_up().await?;
-                        true
+                        (true, None)
                     }
                 };
                 // As above, all are looked at.
-                let settled = batch.into_iter().map(async |parting| {
-                    let partition = parting.partition.clone();
-                    (partition, self.settle_release(parting, is_unknown).await)
+                let settled = batch.into_iter().enumerate().map(|(place, parting)| {
+                    let fault = refused.as_ref().filter(|(at, _)| *at == place);
+                    let fault = fault.map(|(_, fault)| fault.clone());
+                    async move {
+                        let partition = parting.partition.clone();
+                        let settled = self.settle_release(parting, is_unknown, fault).await;
+                        (partition, settled)
+                    }
                 });
                 for (partition, settled) in join_all(settled).await {
                     match settled? {
@@ -456,22 +484,39 @@ impl Session {
         }
     }
 
-    /// Finds out why a release was refused, or whether one of unknown outcome was carried out.
+    /// Finds out why a release was refused, or whether one of unknown outcome was carried out. `fault` is that of its offset.
     async fn settle_release(
         &self,
         mut parting: Parting,
         is_unknown: bool,
+        fault: Option<Fault>,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
-        // Read before the owner node, so that whoever claims after this look changes it.
         let known = parting.version;
-        parting.version = Some(self.offset_version(&parting.partition).await?);
-        if !self.still_owns(&parting.partition, parting.token).await? {
+        let mut is_ours = self.still_owns(&parting.partition, parting.token).await?;
+        if is_ours {
+            // Read before the owner node is looked at for good, so that whoever claims after that changes it.
+            parting.version = Some(self.offset_version(&parting.partition).await?);
+            is_ours = self.still_owns(&parting.partition, parting.token).await?;
+        }
+        if !is_ours {
             let settled = if is_unknown {
                 Released::Gone { met: parting.met }
             } else {
                 Released::NotOurs
             };
             return Ok(Err(settled));
+        }
+        if let Some(fault) = fault.filter(is_for_good)
+            && let Some(commit) = parting.last.take()
+        {
+            // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.
+            let path = paths::offset(self.group(), &parting.partition);
+            parting.committed = None;
+            parting.met = Some((
+                commit.offset,
+                Committed::Unsettled(format!("{path}: {fault}")),
+            ));
+            return Ok(Ok(parting));
         }
         let last = parting.last.as_ref();
         if last.is_some_and(|commit| commit.version == parting.version) {
@@ -487,19 +532,24 @@ impl Session {
             tried: BTreeSet::new(),
             is_reset: false,
         });
-        if let Some(mut commit) = parting.last.take().or(again) {
-            commit.version = commit.version.or(parting.version);
-            let partition = commit.partition.clone();
+        if let Some(commit) = parting.last.take().or(again) {
+            let (partition, offset) = (commit.partition.clone(), commit.offset);
             let met = self.commit(vec![commit]).await?.remove(&partition);
-            match met {
+            match &met {
                 Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),
                 Some(Committed::Written { version, .. } | Committed::Ahead { version, .. }) => {
-                    parting.version = Some(version);
-                    parting.met = met;
+                    parting.version = Some(*version);
+                    parting.committed = Some(offset);
                 }
                 Some(Committed::Unsettled(_)) | None => {}
             }
+            parting.met = met.map(|met| (offset, met));
         }
         Ok(Ok(parting))
     }
+}
+
+/// Whether no repetition helps.
+fn is_for_good(fault: &Fault) -> bool {
+    matches!(fault, Fault::NoAuth | Fault::Refused(_) | Fault::TooLarge)
 }

@@ -395,6 +395,11 @@ impl Session {
                 Err(Fault::NoAuth) if *parent != *parents.last().expect("it is being iterated") => {
                 }
                 Err(Fault::NoAuth) => return Err(no_auth("create", parent)),
+                Err(Fault::NoNode) if *parent != parents[0] => {
+                    return Err(Trouble::Transient(format!(
+                        "creating {parent}: what is above it was deleted meanwhile"
+                    )));
+                }
                 Err(Fault::NoNode) => {
                     return Err(Trouble::Fatal(Error::new(
                         ErrorKind::Connection,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel::config::{MalformedOffset, Reset};
 use evenkeel::event::ResetCause;
+use evenkeel::registry::Op;
 use evenkeel::testing::{Act, Fate, Kind, Request};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
@@ -349,6 +350,71 @@ async fn however_many_offsets_somebody_else_wrote_one_commit_or_release_gets_ove
         );
         assert!(kit.owners("t").is_empty() == is_leaving);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_that_a_reset_has_voided_is_not_written_again_by_a_release() {
+    // O9, O4
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    kit.send("t", 1);
+    let path = Kit::offset_path("t", 0);
+    kit.registry.put(&path, "0");
+    let mut config = kit.config();
+    config.auto_offset_reset = Reset::None;
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("1"));
+    kit.log.skip(&at("t", 0), 3).unwrap();
+    kit.log.trim(&at("t", 0), 4).unwrap();
+    let is_held_back = |event: &Event| matches!(event, Event::OffsetReset { to: None, .. });
+    member.tells("that it is out of range", is_held_back).await;
+    // Somebody clears it, to have the policy applied.
+    kit.registry.delete(&path);
+    sleep(Duration::from_secs(1)).await;
+    let connector = member.connector.take().unwrap();
+    connector.shutdown(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_that_is_set_back_again_and_again_during_a_release_ends_as_ours() {
+    // I3, O1
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(600);
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 1);
+    kit.drain().await;
+    member.connector().commit().await.unwrap();
+    kit.send("t", 1);
+    kit.drain().await;
+    // Two commits of a member that should be silent, each just ahead of what gives the partition up.
+    let (hand, owner) = (kit.registry.clone(), Kit::owner_path("t", 0));
+    let mut theirs = ["0", "1"].into_iter();
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        let deletes = |op: &Op| matches!(op, Op::Delete { path, .. } if *path == owner);
+        if request.ops.iter().any(deletes)
+            && let Some(theirs) = theirs.next()
+        {
+            hand.put(&Kit::offset_path("t", 0), theirs);
+        }
+        Fate::Deliver
+    });
+    let connector = member.connector.take().unwrap();
+    connector.shutdown(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("2"));
+    let repaired = Event::RewindRepaired {
+        partition: at("t", 0),
+        theirs: 1,
+        ours: 2,
+    };
+    let told = member.told();
+    assert!(told.contains(&repaired), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -120,15 +120,15 @@ impl Serving<'_> {
                 committed,
                 queue,
             } => {
+                let resumes = ownership.read_position() == Some(offset);
                 // A commit may have gone on while it began: what that wrote is newer.
-                if version >= held.version {
+                if !resumes || version >= held.version {
                     held.version = version;
                     held.committed = committed.or(held.committed);
                 }
                 held.state = HeldState::Reading;
                 // Silence is counted from here.
                 held.quiet.note(None, Instant::now());
-                let resumes = ownership.read_position() == Some(offset);
                 if !resumes {
                     ownership.start(offset);
                 }
@@ -184,13 +184,12 @@ impl Serving<'_> {
                 let before = ownership.read_position();
                 // From here to the new start there is nothing of the old position that may be committed.
                 ownership.forget();
-                held.ahead = None;
-                held.tried.clear();
                 let from = From::Reset {
                     cause: ResetCause::OutOfRange,
                     before,
                     version: held.version,
                 };
+                held.forget_offsets();
                 held.state = HeldState::Later {
                     at: Instant::now(),
                     from,

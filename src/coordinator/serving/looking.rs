@@ -85,8 +85,7 @@ impl Serving<'_> {
                 HeldState::Beginning => held.remade = Some(from),
                 _ => held.state = HeldState::Later { at: now, from },
             }
-            held.ahead = None;
-            held.tried.clear();
+            held.forget_offsets();
             held.ownership.forget();
         }
     }

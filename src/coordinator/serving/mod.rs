@@ -89,6 +89,13 @@ impl Held {
         )
     }
 
+    /// A reset is due: nothing that was committed, tried or found of the old position may be written any more.
+    fn forget_offsets(&mut self) {
+        self.committed = None;
+        self.tried.clear();
+        self.ahead = None;
+    }
+
     /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.
     fn begin_later(&mut self, from: From) -> bool {
         let pause = FIRST_RETRY * 2u32.saturating_pow(self.retries.min(6));

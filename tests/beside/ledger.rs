@@ -66,8 +66,11 @@ impl History {
             Change::Created { path, data, .. } | Change::Set { path, data, .. } => {
                 let text = String::from_utf8(data.clone()).expect("a text");
                 if let Some(place) = place(path, group, "offsets") {
-                    self.offsets
-                        .insert(place, text.parse().expect("an offset is a number"));
+                    // -1 stands for none (L-4).
+                    match text.parse().expect("an offset is a number") {
+                        -1 => self.offsets.remove(&place),
+                        offset => self.offsets.insert(place, offset),
+                    };
                 } else if let Some(place) = place(path, group, "owners")
                     && matches!(change, Change::Created { .. })
                 {

@@ -63,6 +63,8 @@ impl Books {
             (["ids", _], Change::Created { .. }) => {}
             (["owners", _, _], Change::Created { .. }) => self.judge_owner(txn, path, &data),
             (["ids", _] | ["owners", _, _], _) => self.judge_hand(txn, path),
+            // A node that is made to say there is no offset is no commit.
+            (["offsets", _, _], Change::Created { .. }) if data == "-1" => {}
             (["offsets", topic, partition], _) => {
                 let owner = format!("{group}/owners/{topic}/{partition}");
                 self.judge_offset(txn, path, &data, &owner);

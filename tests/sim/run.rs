@@ -100,6 +100,8 @@ struct Run<'a> {
     /// Who take the events down; those of the dead wait for ever.
     watchers: Vec<JoinHandle<()>>,
     undo: BTreeMap<(Instant, u64), Undo>,
+    /// How many of the faults that cut a session off are still there.
+    silenced: BTreeMap<i64, usize>,
     partitions: i32,
     joined: u64,
     faults: u64,
@@ -184,6 +186,7 @@ impl<'a> Run<'a> {
             rest: Vec::new(),
             watchers: Vec::new(),
             undo: BTreeMap::new(),
+            silenced: BTreeMap::new(),
             partitions: plan.partitions,
             joined: 0,
             faults: 0,
@@ -242,12 +245,12 @@ impl<'a> Run<'a> {
                 let member = Arc::from(member.as_str());
                 self.facts.note(NEMESIS, Fact::Stopped { member, from, to });
                 if let Some(session) = session {
-                    registry.heal(session);
+                    self.hear(session);
                 }
                 switch.go();
             }
             Undo::Heal(session, member, from) => {
-                registry.heal(session);
+                self.hear(session);
                 self.was_cut(&[member], from);
             }
             Undo::Rejoin(server, members, from) => {
@@ -330,7 +333,7 @@ impl<'a> Run<'a> {
                     && let Some(session) = process.session()
                 {
                     let (name, from) = (process.name.clone(), self.facts.now());
-                    registry.cut(session);
+                    self.silence(session);
                     self.later(ms, Undo::Heal(session, name, from));
                     self.tempt();
                 }
@@ -406,10 +409,28 @@ impl<'a> Run<'a> {
     fn stop(&mut self, switch: Switch, session: Option<i64>, name: String, ms: u64) {
         switch.stop();
         if let Some(session) = session {
-            self.kit.registry.cut(session);
+            self.silence(session);
         }
         let from = self.facts.now();
         self.later(ms, Undo::Go(switch, session, name, from));
+    }
+
+    fn silence(&mut self, session: i64) {
+        *self.silenced.entry(session).or_default() += 1;
+        self.kit.registry.cut(session);
+    }
+
+    /// One of the reasons for its silence is over; the last of them heals it.
+    fn hear(&mut self, session: i64) {
+        let left = self.silenced.get_mut(&session);
+        let left = left.map_or(0, |left| {
+            *left -= 1;
+            *left
+        });
+        if left == 0 {
+            self.silenced.remove(&session);
+            self.kit.registry.heal(session);
+        }
     }
 
     fn take(&mut self, place: usize) -> Process {

@@ -83,7 +83,7 @@ pub fn changed_after(txns: &[Txn], zxid: i64) -> Vec<Window> {
         .collect()
 }
 
-/// What was written to the offset nodes, in order: the transaction, the partition, the offset.
+/// The offsets that were written to the offset nodes, in order: the transaction, the partition, the offset.
 pub fn commits(txns: &[Txn]) -> Vec<(i64, i32, i64)> {
     let mut commits = Vec::new();
     for txn in txns {
@@ -95,7 +95,11 @@ pub fn commits(txns: &[Txn]) -> Vec<(i64, i32, i64)> {
                     .ok()
                     .and_then(|text| text.parse().ok());
                 let partition = place.parse().expect("a partition");
-                commits.push((txn.zxid, partition, offset.expect("an offset is a number")));
+                match offset.expect("an offset is a number") {
+                    // It stands for none (L-4).
+                    -1 => {}
+                    offset => commits.push((txn.zxid, partition, offset)),
+                }
             }
         }
     }

@@ -189,7 +189,7 @@ impl Tree {
         self.numbered(&format!("/consumers/{group}/offsets/{topic}"))
     }
 
-    /// The stored offsets by partition.
+    /// The stored offsets by partition; a node that says -1 holds none (L-4).
     ///
     /// # Panics
     ///
@@ -198,6 +198,7 @@ impl Tree {
         let texts = self.offset_texts(group, topic).into_iter();
         texts
             .map(|(partition, text)| (partition, text.parse().expect("an offset is a number")))
+            .filter(|(_, offset)| *offset != -1)
             .collect()
     }
 

@@ -1,0 +1,198 @@
+//! When the faults are over: everything must come right within its time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel::testing::check::Fact;
+use evenkeel::{ConsumerConnector, TopicPartition};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{NEMESIS, Run, ms};
+use crate::kit::{Kit, at, range};
+
+impl Run<'_> {
+    pub(super) async fn calm_down(&mut self) -> Result<(), String> {
+        while let Some((_, undo)) = self.undo.pop_first() {
+            self.put_right(undo);
+        }
+        self.kit.registry.without_faults();
+        for legacy in self.legacy.drain(..) {
+            legacy.leave();
+            self.rest.push(legacy.task);
+        }
+        // What those do on their way out is still theirs.
+        let (gone, staying) = std::mem::take(&mut self.rest)
+            .into_iter()
+            .partition::<Vec<_>, _>(|task| self.jvms.contains(&task.id()));
+        self.rest = staying;
+        for task in gone {
+            ended(task, "an old member's leave").await?;
+        }
+        if let Some(place) = self.plan.cut_for_good
+            && self.members.len() > 1
+            && let Some(session) = self.session(place)
+        {
+            // Nobody heals it: the others must get along without it.
+            let process = self.take(place);
+            self.kit.registry.kill(session);
+            self.facts.count("cut off for good");
+            process.switch.stop();
+            let member = Arc::from(process.name.as_str());
+            self.facts.note(NEMESIS, Fact::Killed { member });
+            std::mem::forget(process);
+        }
+        if self.members.is_empty() {
+            self.join(None);
+        }
+        self.calm.begin();
+        self.facts.note(NEMESIS, Fact::Healed);
+        self.send(1);
+        let began = Instant::now();
+        let limit = self.bound();
+        self.await_until(
+            limit,
+            "each partition has its owner by the rule",
+            Self::is_right,
+        )
+        .await?;
+        self.converged = Some(began.elapsed());
+        self.await_until(ms(120_000), "everything is finished", Self::is_finished)
+            .await?;
+        self.await_until(ms(120_000), "everybody is settled", |run| {
+            let is_ready = run.members.iter().all(|process| {
+                let connector = process.connector.as_ref();
+                connector.is_some_and(|connector| connector.health().is_ready())
+            });
+            is_ready && run.is_right()
+        })
+        .await?;
+        self.facts.note(NEMESIS, Fact::Settled);
+        // What was claimed anew last is read again from where it was committed.
+        self.await_until(
+            ms(120_000),
+            "everything in hand is done",
+            Self::is_at_the_end,
+        )
+        .await?;
+        for leaving in std::mem::take(&mut self.leaving) {
+            ended(leaving, "a leave").await?;
+        }
+        for process in std::mem::take(&mut self.members) {
+            self.leave(process, 10_000);
+        }
+        for leaving in std::mem::take(&mut self.leaving) {
+            ended(leaving, "the last leave").await?;
+        }
+        for task in std::mem::take(&mut self.rest) {
+            ended(task, "a task").await?;
+        }
+        self.offsets_reach_the_end()
+    }
+
+    /// I14, with what these members may take to let go: a session and its rounding, a drain, a listener's time, a new session's back-off.
+    fn bound(&self) -> Duration {
+        let (session, tick) = (ms(self.plan.session_ms), ms(self.plan.tick_ms));
+        session * 2 + tick * 2 + ms(2000) * 2 + ms(8000) + ms(2000)
+    }
+
+    async fn await_until(
+        &self,
+        limit: Duration,
+        what: &str,
+        holds: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let until = Instant::now() + limit;
+        while !holds(self) {
+            if Instant::now() >= until {
+                return Err(format!("not within {limit:?}: {what}\n{}", self.state()));
+            }
+            sleep(ms(10)).await;
+        }
+        Ok(())
+    }
+
+    fn is_right(&self) -> bool {
+        // While one that is dead or on its way out is registered, partitions may be on their way to it.
+        let alive = self.members.iter().map(|process| process.name.clone());
+        if BTreeSet::from_iter(self.kit.members()) != BTreeSet::from_iter(alive) {
+            return false;
+        }
+        let mut streams = Vec::new();
+        for process in &self.members {
+            let count = self.streams_of(&process.name);
+            streams.extend((0..count).map(|number| format!("{}-{number}", process.name)));
+        }
+        self.kit.owners("t") == range(&streams, self.partitions)
+    }
+
+    fn streams_of(&self, name: &str) -> u32 {
+        let text = self.kit.registry.read(&Kit::id_path(name));
+        let registration =
+            text.and_then(|(data, _)| evenkeel::wire::decode_registration(&data).ok());
+        match registration {
+            Some(evenkeel::group::Subscription::Topics(topics)) => topics.values().copied().sum(),
+            // Not registered is not right either.
+            _ => 1000,
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        let done: BTreeSet<(TopicPartition, i64)> = self.facts.look(|events| {
+            let done = events.iter().filter_map(|event| match &event.fact {
+                Fact::Done {
+                    partition, offset, ..
+                } => Some((partition.clone(), *offset)),
+                _ => None,
+            });
+            done.collect()
+        });
+        self.kit.sent.is_subset(&done)
+    }
+
+    fn is_at_the_end(&self) -> bool {
+        let connectors = self.members.iter().filter_map(|m| m.connector.as_ref());
+        let held = connectors.flat_map(|connector| connector.health().held);
+        let is_there = |(at, holding): (TopicPartition, evenkeel::Holding)| {
+            let end = self.kit.log.bounds(&at).map(|(_, end)| end).ok();
+            holding.position == end && holding.undone == 0
+        };
+        held.into_iter().all(is_there)
+    }
+
+    fn offsets_reach_the_end(&self) -> Result<(), String> {
+        for partition in 0..self.partitions {
+            let (_, end) = self
+                .kit
+                .log
+                .bounds(&at("t", partition))
+                .expect("a partition");
+            let stored = self.kit.offset("t", partition);
+            if stored != Some(end.to_string()) {
+                return Err(format!(
+                    "t-{partition} ends at {end} and its offset is {stored:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> String {
+        let mut lines = vec![format!("owners: {:?}", self.kit.owners("t"))];
+        lines.push(format!("ids: {:?}", self.kit.members()));
+        for process in &self.members {
+            let health = process.connector.as_ref().map(ConsumerConnector::health);
+            lines.push(format!("{}: {health:?}", process.name));
+        }
+        lines.join("\n")
+    }
+}
+
+async fn ended(task: JoinHandle<()>, what: &str) -> Result<(), String> {
+    match timeout(ms(60_000), task).await {
+        Err(_) => Err(format!("{what} does not end")),
+        Ok(Err(error)) if error.is_panic() => Err(format!("{what} panicked")),
+        Ok(_) => Ok(()),
+    }
+}

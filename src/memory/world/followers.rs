@@ -427,7 +427,8 @@ impl World {
                 self.forget_watch(session, &outcome);
                 self.reply(session, number, unknown("no answer came"), Duration::ZERO);
             }
-            Fate::BreakAfter => {
+            // A connection that carries nothing at the moment cannot be reset; what is on it comes once it does.
+            Fate::BreakAfter if self.is_connected(session) => {
                 self.forget_watch(session, &outcome);
                 self.sever(session);
             }

@@ -65,14 +65,16 @@ impl World {
     }
 
     pub(in crate::memory) fn sever(&mut self, session: i64) {
-        if self
-            .sessions
-            .get(&session)
-            .is_some_and(Session::is_connected)
-        {
+        if self.is_connected(session) {
             self.hang_up(session, "the connection was reset");
             self.reconnect(session);
         }
+    }
+
+    pub(super) fn is_connected(&self, session: i64) -> bool {
+        self.sessions
+            .get(&session)
+            .is_some_and(Session::is_connected)
     }
 
     pub(super) fn notice(&mut self, session: i64) {

@@ -380,6 +380,11 @@ impl World {
             follower.answers.clear();
         }
         for session in self.sessions_at(server) {
+            if let Some(s) = self.sessions.get_mut(&session)
+                && s.link == Link::Cut
+            {
+                s.is_forsaken = true;
+            }
             self.sever(session);
         }
     }

@@ -40,6 +40,7 @@ impl World {
             return;
         };
         s.link = Link::Up;
+        s.is_forsaken = false;
         // A close that was under way is not sent again.
         if !s.is_open || s.is_closing {
             return self.end_client(session);
@@ -153,6 +154,10 @@ impl World {
             Link::Cut if !s.is_open => {
                 s.link = Link::Up;
                 self.end_client(session);
+            }
+            Link::Cut if s.is_forsaken => {
+                s.link = Link::Up;
+                self.sever(session);
             }
             Link::Cut => self.flow_again(session),
         }

@@ -118,6 +118,8 @@ pub(super) struct Session {
     pub is_over: bool,
     /// The client has asked for its end.
     pub is_closing: bool,
+    /// Its server has hung up while nothing got through; the client finds out once something does.
+    pub is_forsaken: bool,
     /// Its process is dead; nothing will heal it.
     is_dead: bool,
     /// A test cut it off; the end of an outage does not heal it.
@@ -155,6 +157,7 @@ impl Session {
             is_open: true,
             is_over: false,
             is_closing: false,
+            is_forsaken: false,
             is_dead: false,
             is_cut: false,
             link: Link::Up,

@@ -242,7 +242,7 @@ impl StreamCore {
             }
         };
         let now = self.common.clock.now();
-        let exchanged = if active.ownership.lease.is_valid(now) {
+        let exchanged = if active.ownership.lease.is_valid(now) && !active.ownership.is_doubted() {
             lent.exchange(content.offset(), size(&*content), now)
         } else {
             Exchange::NotNow
@@ -266,6 +266,10 @@ impl StreamCore {
                 Polled::Trouble(trouble) => return Taken::Trouble(trouble),
             },
         };
+        if active.ownership.is_doubted() {
+            active.stash = Some(content);
+            return Taken::Nothing;
+        }
         // The clock is read after the message was taken, immediately before it is handed out.
         let now = self.common.clock.now();
         if !active.ownership.lease.is_valid(now) && !self.is_renewed(&active.ownership.lease) {

@@ -135,6 +135,8 @@ pub(crate) struct Ownership {
     pub stream: Arc<StreamCore>,
     /// Its queue was filled since this was last taken down.
     flag: Arc<AtomicBool>,
+    /// The owner node has changed, and nobody has read it since.
+    is_doubted: AtomicBool,
     state: Mutex<State>,
     idle: Notify,
 }
@@ -209,6 +211,7 @@ impl Ownership {
             lease,
             stream,
             flag: Arc::default(),
+            is_doubted: AtomicBool::new(false),
             state: Mutex::new(state),
             idle: Notify::new(),
         }
@@ -258,6 +261,22 @@ impl Ownership {
 
     pub fn is_fenced(&self) -> bool {
         lock(&self.state).is_fenced
+    }
+
+    /// The owner node has changed: nothing is handed out until it was read and found to be ours still.
+    pub fn doubt(&self) {
+        self.is_doubted.store(true, Ordering::SeqCst);
+    }
+
+    /// It is ours.
+    pub fn trust(&self) {
+        if self.is_doubted.swap(false, Ordering::SeqCst) {
+            self.stream.bell.ring();
+        }
+    }
+
+    pub(super) fn is_doubted(&self) -> bool {
+        self.is_doubted.load(Ordering::SeqCst)
     }
 
     /// From now on nothing is handed out. Acknowledgements still count.

@@ -1,5 +1,7 @@
 //! Races: what changes between our reading and our writing, and what is answered after it no longer matters.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel::Event;
@@ -254,6 +256,41 @@ async fn a_release_under_way_leaves_alone_the_next_owner_of_our_kind() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_delivered_from_the_news_about_an_owner_node_until_it_was_read() {
+    // A5, I1
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 1);
+    kit.drain().await;
+    // The lease is proved as ever; only the reads of that node fail.
+    let (owner, is_lost) = (Kit::owner_path("t", 0), Arc::new(AtomicBool::new(true)));
+    let (path, losing) = (owner.clone(), is_lost.clone());
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        let is_it = request.kind == Kind::Data && request.path == path;
+        match is_it && losing.load(Ordering::SeqCst) {
+            true => Fate::LoseBefore,
+            false => Fate::Deliver,
+        }
+    });
+    let before = kit.finished.lock().unwrap().len();
+    kit.registry.delete(&owner);
+    sleep(Duration::from_millis(100)).await;
+    kit.send("t", 2);
+    sleep(Duration::from_secs(4)).await;
+    let after: Vec<i32> = kit.finished.lock().unwrap()[before..]
+        .iter()
+        .map(|(at, _, _)| at.partition)
+        .collect();
+    assert_eq!(after, [1], "the other goes on");
+    is_lost.store(false, Ordering::SeqCst);
+    let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+    member.tells("that it is lost", is_loss).await;
+    kit.drain().await;
 }
 
 #[tokio::test(start_paused = true)]

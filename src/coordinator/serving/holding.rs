@@ -13,6 +13,18 @@ use crate::registry::Later;
 use crate::session::{OwnerNode, STAMPED, Trouble, Watched};
 
 impl Serving<'_> {
+    /// Takes up what has changed. Nothing of a partition whose owner node has is delivered until that was read.
+    pub(super) fn note_fired(&mut self, fired: impl IntoIterator<Item = Watched>) {
+        for watched in fired {
+            if let Watched::Owner(partition) = &watched
+                && let Some(held) = self.held.get(partition)
+            {
+                held.ownership.doubt();
+            }
+            self.fired.insert(watched);
+        }
+    }
+
     /// Owner nodes that changed: is what we hold still ours, is what we wait for free?
     pub(super) async fn check_owners(&mut self) -> Result<(), Trouble> {
         let mut changed = BTreeSet::new();
@@ -52,7 +64,9 @@ impl Serving<'_> {
                     && stat.ephemeral_owner == self.session.id()
                     && stat.version == STAMPED
             });
-            if !is_ours {
+            if is_ours {
+                held.ownership.trust();
+            } else {
                 lost.insert(partition);
             }
         }

@@ -328,7 +328,7 @@ impl<'a> Serving<'a> {
         loop {
             self.is_unfinished = false;
             let fired = self.lookout.changed_already()?;
-            self.fired.extend(fired);
+            self.note_fired(fired);
             // Before the first look nobody knows for how many partitions a reader is to have room.
             if !self.view.members.is_empty() {
                 self.find_brokers().await?;
@@ -390,7 +390,7 @@ impl<'a> Serving<'a> {
                     }
                 },
                 fired = self.lookout.changed() => {
-                    self.fired.extend(fired?);
+                    self.note_fired(fired?);
                     return Ok(());
                 }
                 Some(done) = self.works.next() => {

@@ -343,7 +343,7 @@ impl<'a> Serving<'a> {
             self.discard_strays(&plan).await?;
             self.claim(&plan).await?;
             let fired = self.lookout.changed_already()?;
-            self.fired.extend(fired);
+            self.note_fired(fired);
             if !self.fired.iter().any(|watched| self.concerns_us(watched)) {
                 return Ok(());
             }

@@ -419,7 +419,8 @@ fn no_broker_in_reach_is_told_once_and_the_share_is_kept() {
     assert_eq!(stat.czxid, held);
     assert_eq!(
         tree.offset_texts("g", "t"),
-        BTreeMap::from([(0, "7".to_owned())])
+        BTreeMap::from([(0, "7".to_owned()), (1, "-1".to_owned())]),
+        "nothing but what the claim makes"
     );
     member.leave();
 }

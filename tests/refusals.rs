@@ -303,7 +303,7 @@ fn an_offset_that_cannot_be_read_holds_its_partition_only_until_it_is_repaired()
     let tree = tree();
     let path = "/consumers/offsets/offsets/offsets/1";
     tree.make(path, "12x");
-    tree.make("/consumers/offsets/offsets/offsets/2", "-1");
+    tree.make("/consumers/offsets/offsets/offsets/2", "-2");
     let mut member = Reading::join(config(zookeeper(), "offsets"), "offsets");
     assert_eq!(
         member.take(18).len(),
@@ -318,7 +318,7 @@ fn an_offset_that_cannot_be_read_holds_its_partition_only_until_it_is_repaired()
         matches!(
             event,
             Event::OffsetReset {
-                from: Some(-1),
+                from: Some(-2),
                 to: Some(0),
                 ..
             }

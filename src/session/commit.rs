@@ -277,6 +277,9 @@ impl Session {
         let (theirs, version) = match self.connection.data(&path).await {
             Ok((data, stat)) => (Some(data), Some(stat.version)),
             Err(Fault::NoNode) => (None, None),
+            Err(fault) if is_for_good(&fault) => {
+                return Ok(Err(Committed::Unsettled(format!("{path}: {fault}"))));
+            }
             Err(fault) => return Err(trouble("reading", &path, fault)),
         };
         if !self.still_owns(&commit.partition, commit.token).await? {
@@ -539,10 +542,11 @@ impl Session {
                 Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),
                 Some(Committed::Written { version, .. } | Committed::Ahead { version, .. }) => {
                     parting.version = Some(*version);
-                    parting.committed = Some(offset);
                 }
                 Some(Committed::Unsettled(_)) | None => {}
             }
+            // Whoever writes over it next is written over with this one.
+            parting.committed = Some(offset);
             parting.met = met.map(|met| (offset, met));
         }
         Ok(Ok(parting))

@@ -186,8 +186,8 @@ impl Serving<'_> {
             let listened = self.call("after_claim", move |listener| listener.after_claim(&told));
             self.works.extend(listened);
         }
-        // Until they are watched they may change unseen, also if a read fails here.
-        self.fired.extend(ours.into_keys().map(Watched::Owner));
+        // Until they are watched they may change unseen, also if a read fails here: nothing of them is delivered before.
+        self.note_fired(ours.into_keys().map(Watched::Owner));
         let taken = self.block(&refused).await?;
         // Freed between the refusal and the read: claimed with the next look, which is at once.
         self.is_unfinished |= refused.len() > taken.len();

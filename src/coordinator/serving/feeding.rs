@@ -99,6 +99,8 @@ impl Serving<'_> {
             };
             if let (Some((farewell, _)), Some((version, committed))) =
                 (self.deferred.get_mut(&partition), stored)
+                // What came of a former ownership says nothing about this one.
+                && farewell.ownership.token == ownership.token
             {
                 farewell.version = version;
                 farewell.committed = committed;
@@ -120,15 +122,15 @@ impl Serving<'_> {
                 committed,
                 queue,
             } => {
-                let resumes = ownership.read_position() == Some(offset);
                 // A commit may have gone on while it began: what that wrote is newer.
-                if !resumes || version >= held.version {
+                if version >= held.version {
                     held.version = version;
                     held.committed = committed.or(held.committed);
                 }
                 held.state = HeldState::Reading;
                 // Silence is counted from here.
                 held.quiet.note(None, Instant::now());
+                let resumes = ownership.read_position() == Some(offset);
                 if !resumes {
                     ownership.start(offset);
                 }

@@ -83,7 +83,8 @@ impl Serving<'_> {
             .collect();
         let owned = self.lookout.owned(&topics).await?;
         let unsure = self.held.keys().filter(|held| !owned.contains(*held));
-        self.fired.extend(unsure.cloned().map(Watched::Owner));
+        let unsure: Vec<Watched> = unsure.cloned().map(Watched::Owner).collect();
+        self.note_fired(unsure);
         self.check_owners().await?;
         if let Some(what) = self.lookout.audit().await? {
             self.tell(Event::Repaired { what });

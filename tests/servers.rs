@@ -109,7 +109,7 @@ fn a_killed_broker_comes_back_when_its_registration_is_gone() {
     Producer::connect(&broker, "t").produce(0..1, 3);
     broker.kill();
     timed("back after a hard death", || broker.restart());
-    // The client asks for both ends at once, and mixes the answers up if one of the questions has to be asked again.
+    // Just after a restart the client has been seen to answer with the end for both.
     support::until("the log is as it was", support::LONG, || {
         broker.watermarks("t", 0) == (0, 3)
     });

@@ -237,22 +237,11 @@ impl Session {
             data: encode_owner(&attempt.want.stream),
             version: Some(0),
         };
-        let (path, data) = (
-            paths::offset(self.group(), &attempt.want.partition),
+        let confirm = self.offset_op(
+            &attempt.want.partition,
             attempt.confirmation(),
+            attempt.stored.version,
         );
-        let confirm = match attempt.stored.version {
-            Some(version) => Op::Set {
-                path,
-                data,
-                version: Some(version),
-            },
-            None => Op::Create {
-                path,
-                data,
-                ephemeral: false,
-            },
-        };
         vec![stamp, confirm]
     }
 

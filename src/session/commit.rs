@@ -174,15 +174,23 @@ impl Session {
     }
 
     fn write_op(&self, commit: &Commit) -> Op {
-        let (path, data) = (
-            paths::offset(self.group(), &commit.partition),
-            encode_offset(commit.offset),
-        );
-        match commit.version {
-            Some(version) => Op::Set {
+        let data = encode_offset(commit.offset);
+        self.offset_op(&commit.partition, data, commit.version)
+    }
+
+    /// Writes the offset node at this version, or makes the one that is missing.
+    pub(super) fn offset_op(
+        &self,
+        partition: &TopicPartition,
+        data: Vec<u8>,
+        version: Option<i32>,
+    ) -> Op {
+        let path = paths::offset(self.group(), partition);
+        match version {
+            Some(_) => Op::Set {
                 path,
                 data,
-                version: Some(version),
+                version,
             },
             None => Op::Create {
                 path,

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::clock::LeaseClock;
 use crate::config::{MalformedOffset, Reset};
 use crate::event::{Event, ResetCause};
-use crate::session::{Commit, Committed, Found, Session, Stored, Trouble};
+use crate::session::{Commit, CommitKind, Committed, Found, Session, Stored, Trouble};
 use crate::stream::{Edge, Ownership, Queue, Reader, Start};
 use crate::wire::paths;
 
@@ -23,12 +23,31 @@ pub(super) enum From {
         before: Option<i64>,
         version: Option<i32>,
     },
+    /// From here, which the policy chose for this reason and which is to be committed yet.
+    Start {
+        offset: i64,
+        version: Option<i32>,
+        cause: ResetCause,
+    },
     /// From here, which is committed already, or follows what was handed out.
     Offset {
         offset: i64,
         version: Option<i32>,
-        committed: Option<i64>,
+        committed: i64,
     },
+}
+
+impl From {
+    /// What is known of the offset node after a beginning that failed: its version, and the offset of ours that stands there.
+    pub fn known(&self) -> Option<(Option<i32>, Option<i64>)> {
+        match self {
+            Self::Start { version, .. } => Some((*version, None)),
+            Self::Offset {
+                version, committed, ..
+            } => Some((*version, Some(*committed))),
+            Self::Stored(_) | Self::Reset { .. } => None,
+        }
+    }
 }
 
 pub(super) struct Beginning {
@@ -43,7 +62,8 @@ impl Beginning {
     pub fn is_known(&self) -> bool {
         matches!(
             &self.from,
-            From::Offset { .. }
+            From::Start { .. }
+                | From::Offset { .. }
                 | From::Stored(Stored {
                     found: Found::At(_) | Found::Malformed(_),
                     ..
@@ -67,7 +87,7 @@ pub(super) enum Begun {
     Reading {
         offset: i64,
         version: Option<i32>,
-        committed: Option<i64>,
+        committed: i64,
         queue: Box<dyn Queue>,
     },
     /// It is ours and not read, until somebody does something about its offset.
@@ -94,7 +114,16 @@ struct Position {
     beginning: Beginning,
     offset: i64,
     version: Option<i32>,
-    committed: Option<i64>,
+    due: Due,
+}
+
+/// Whether a start position is still to be committed.
+#[derive(Clone, Copy)]
+enum Due {
+    /// It is, for this reason.
+    Start(ResetCause),
+    /// This is.
+    Committed(i64),
 }
 
 impl Position {
@@ -104,10 +133,18 @@ impl Position {
 
     /// To be begun again from here.
     fn failed(self, reason: String) -> Ended {
-        let from = From::Offset {
-            offset: self.offset,
-            version: self.version,
-            committed: self.committed,
+        let (offset, version) = (self.offset, self.version);
+        let from = match self.due {
+            Due::Start(cause) => From::Start {
+                offset,
+                version,
+                cause,
+            },
+            Due::Committed(committed) => From::Offset {
+                offset,
+                version,
+                committed,
+            },
         };
         self.ended(Begun::Failed { from, reason })
     }
@@ -120,7 +157,7 @@ enum Decision {
     At {
         offset: i64,
         version: Option<i32>,
-        committed: Option<i64>,
+        due: Due,
     },
     Reset {
         cause: ResetCause,
@@ -140,6 +177,17 @@ fn decide(from: From, malformed: MalformedOffset) -> Decision {
         version,
     };
     let Stored { found, version } = match from {
+        From::Start {
+            offset,
+            version,
+            cause,
+        } => {
+            return Decision::At {
+                offset,
+                version,
+                due: Due::Start(cause),
+            };
+        }
         From::Offset {
             offset,
             version,
@@ -148,7 +196,7 @@ fn decide(from: From, malformed: MalformedOffset) -> Decision {
             return Decision::At {
                 offset,
                 version,
-                committed,
+                due: Due::Committed(committed),
             };
         }
         From::Reset {
@@ -162,7 +210,7 @@ fn decide(from: From, malformed: MalformedOffset) -> Decision {
         Found::At(offset) => Decision::At {
             offset,
             version,
-            committed: Some(offset),
+            due: Due::Committed(offset),
         },
         Found::Nothing => reset(ResetCause::NoOffset, None, version),
         Found::Negative(offset) => reset(ResetCause::Negative, Some(offset), version),
@@ -171,6 +219,15 @@ fn decide(from: From, malformed: MalformedOffset) -> Decision {
             reset(ResetCause::Malformed, None, version)
         }
         Found::Malformed(reason) => Decision::HoldBack { reason, version },
+    }
+}
+
+/// A start for want of an offset gives way to one that was written since; one that replaces an offset which no longer means
+/// anything does not, since what was written may be of the same kind.
+fn kind(cause: ResetCause) -> CommitKind {
+    match cause {
+        ResetCause::NoOffset | ResetCause::Negative | ResetCause::Malformed => CommitKind::Start,
+        ResetCause::OutOfRange | ResetCause::TopicRecreated => CommitKind::Reset,
     }
 }
 
@@ -197,13 +254,13 @@ impl Beginner {
             Decision::At {
                 offset,
                 version,
-                committed,
+                due,
             } => {
                 let position = Position {
                     beginning,
                     offset,
                     version,
-                    committed,
+                    due,
                 };
                 (Ok(position), None)
             }
@@ -261,7 +318,7 @@ impl Beginner {
                     beginning,
                     offset,
                     version,
-                    committed: None,
+                    due: Due::Start(cause),
                 };
                 (Ok(position), Some(event))
             }
@@ -286,22 +343,29 @@ impl Beginner {
         positions: Vec<Position>,
         done: &mut Beginnings,
     ) -> Vec<Position> {
-        let (mut ready, new): (Vec<Position>, Vec<Position>) = positions
-            .into_iter()
-            .partition(|position| position.committed.is_some());
+        let mut ready = Vec::new();
+        let mut new = Vec::new();
+        let mut commits = Vec::new();
+        for position in positions {
+            let Due::Start(cause) = position.due else {
+                ready.push(position);
+                continue;
+            };
+            commits.push(Commit {
+                partition: position.beginning.ownership.partition.clone(),
+                token: position.beginning.ownership.token,
+                offset: position.offset,
+                version: position.version,
+                tried: BTreeSet::new(),
+                kind: kind(cause),
+            });
+            new.push(position);
+        }
         if new.is_empty() {
             return ready;
         }
-        let commits = new.iter().map(|position| Commit {
-            partition: position.beginning.ownership.partition.clone(),
-            token: position.beginning.ownership.token,
-            offset: position.offset,
-            version: position.version,
-            tried: BTreeSet::new(),
-            is_reset: true,
-        });
         let answer = if self.session.lease.allows_commit(self.clock.now()) {
-            self.session.commit(commits.collect()).await
+            self.session.commit(commits).await
         } else {
             Err(Trouble::Transient(
                 "the lease has nearly run out".to_owned(),
@@ -322,12 +386,28 @@ impl Beginner {
             match results.get(&position.beginning.ownership.partition) {
                 Some(Committed::Written { version, .. }) => {
                     position.version = Some(*version);
-                    position.committed = Some(position.offset);
+                    position.due = Due::Committed(position.offset);
                     ready.push(position);
                 }
                 Some(Committed::NotOurs) => done.list.push(position.ended(Begun::NotOurs)),
+                Some(Committed::Ahead { theirs, version }) => {
+                    let reason = format!(
+                        "{theirs} was written to the offset node before the start position {} was",
+                        position.offset
+                    );
+                    let from = From::Stored(Stored {
+                        found: Found::At(*theirs),
+                        version: Some(*version),
+                    });
+                    done.list
+                        .push(position.ended(Begun::Failed { from, reason }));
+                }
                 // It may stand there already, so it is this one and no other that is committed in the end (O4).
-                _ => {
+                unsettled => {
+                    let why = match unsettled {
+                        Some(Committed::Unsettled(reason)) => reason,
+                        _ => &why,
+                    };
                     let reason = format!("the start position could not be committed: {why}");
                     done.list.push(position.failed(reason));
                 }
@@ -339,12 +419,16 @@ impl Beginner {
     async fn read(&self, positions: Vec<Position>, done: &mut Beginnings) {
         let mut reading = BTreeMap::new();
         for position in positions {
+            let Due::Committed(committed) = position.due else {
+                continue;
+            };
             // One that was fenced meanwhile is about to be given up; its reading would begin for nothing.
             if position.beginning.ownership.is_fenced() {
                 let reason = "it is being given up".to_owned();
                 done.list.push(position.failed(reason));
             } else {
-                reading.insert(position.beginning.ownership.partition.clone(), position);
+                let partition = position.beginning.ownership.partition.clone();
+                reading.insert(partition, (position, committed));
             }
         }
         let start = |position: &Position| Start {
@@ -352,12 +436,15 @@ impl Beginner {
             offset: position.offset,
             bell: position.beginning.ownership.bell(),
         };
-        let starts: Vec<Start> = reading.values().map(start).collect();
+        let starts: Vec<Start> = reading
+            .values()
+            .map(|(position, _)| start(position))
+            .collect();
         if starts.is_empty() {
             return;
         }
         for (partition, answer) in self.reader.read(starts).await {
-            let Some(position) = reading.remove(&partition) else {
+            let Some((position, committed)) = reading.remove(&partition) else {
                 continue;
             };
             let ended = match answer {
@@ -365,7 +452,7 @@ impl Beginner {
                     let begun = Begun::Reading {
                         offset: position.offset,
                         version: position.version,
-                        committed: position.committed,
+                        committed,
                         queue,
                     };
                     position.ended(begun)

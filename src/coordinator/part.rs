@@ -13,7 +13,7 @@ use crate::coordinator::Outlets;
 use crate::event::{Event, LostCause};
 use crate::group::TopicPartition;
 use crate::listener::{Outside, Ran, RebalanceListener};
-use crate::session::{Commit, Committed, Parting, Released, Session, Trouble};
+use crate::session::{Commit, CommitKind, Committed, Parting, Released, Session, Trouble};
 use crate::stream::{Common, Ownership};
 
 /// A partition that is being given up; its stream is fenced already.
@@ -55,7 +55,7 @@ pub(super) fn pending(
         offset: position,
         version,
         tried: tried.clone(),
-        is_reset: false,
+        kind: CommitKind::Progress,
     })
 }
 
@@ -236,6 +236,7 @@ impl Departure {
                     .flatten(),
                 version: farewell.version,
                 met: None,
+                is_unconfirmed: false,
             });
             ends.push((
                 farewell.ownership.partition.clone(),

@@ -78,6 +78,8 @@ pub enum Fate {
     DelayAnswer(Duration),
     /// The server refuses it with this and changes nothing: [`Fault::NoAuth`], say.
     Refuse(Fault),
+    /// The server refuses this step of the transaction, counted from 0, with this, and changes nothing.
+    RefuseStep(usize, Fault),
 }
 
 /// A list of fates, each for the first request it fits; what fits none is delivered.

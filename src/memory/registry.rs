@@ -34,7 +34,7 @@ const LIMIT: usize = 1024 * 1024 - 4096;
 /// One server unless [`with_servers`](Self::with_servers) makes it more; then each session is with one of them, drawn anew
 /// whenever it connects, and sees what that one has carried out so far.
 ///
-/// Not modelled: elections (see [`halt`](Self::halt)), access lists (see [`Fate::Refuse`]), sequential nodes, quotas.
+/// Not modelled: elections (see [`halt`](Self::halt)), access lists (see [`Fate::Refuse`] and [`Fate::RefuseStep`]), sequential nodes, quotas.
 #[derive(Clone)]
 pub struct MemoryRegistry {
     ensemble: Arc<Ensemble>,

@@ -28,8 +28,18 @@ pub(crate) struct Commit {
     pub version: Option<i32>,
     /// What was sent before at that version, without anybody knowing what became of it: if it stands there, it is ours.
     pub tried: BTreeSet<i64>,
-    /// A reset that the policy or the user asked for: it may move the offset back or over somebody else's.
-    pub is_reset: bool,
+    pub kind: CommitKind,
+}
+
+/// What is written over when somebody else has written meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommitKind {
+    /// What is lower.
+    Progress,
+    /// No offset that can be read from: a start that was chosen since there was none.
+    Start,
+    /// Everything: a start in place of an offset that means nothing any more.
+    Reset,
 }
 
 /// What came of it.
@@ -37,7 +47,7 @@ pub(crate) struct Commit {
 pub(crate) enum Committed {
     /// It stands there, at this version. `over` tells what somebody else had written there meanwhile.
     Written { version: i32, over: Option<String> },
-    /// Somebody else wrote a higher offset; it was left.
+    /// Somebody else wrote a higher offset, or any while a start was chosen; it was left.
     Ahead { theirs: i64, version: i32 },
     /// The partition is not ours any more; nothing was written.
     NotOurs,
@@ -57,6 +67,8 @@ pub(crate) struct Parting {
     pub version: Option<i32>,
     /// What the commit of this offset met that was not as it should be.
     pub met: Option<(i64, Committed)>,
+    /// The offset node may not be read, so that the owner node is looked at and deleted without it.
+    pub is_unconfirmed: bool,
 }
 
 /// What came of giving a partition up.
@@ -308,14 +320,18 @@ impl Session {
             }));
         }
         let is_tried = matches!(decode_offset(&theirs), Ok(StoredOffset::At(at)) if commit.tried.contains(&at));
-        if version == before || commit.is_reset || is_tried {
+        if version == before || commit.kind == CommitKind::Reset || is_tried {
             return Ok(Ok((commit, over)));
         }
         match decode_offset(&theirs) {
-            Ok(StoredOffset::At(theirs)) if theirs > commit.offset => Ok(Err(Committed::Ahead {
-                theirs,
-                version: version.unwrap_or(0),
-            })),
+            Ok(StoredOffset::At(theirs))
+                if commit.kind == CommitKind::Start || theirs > commit.offset =>
+            {
+                Ok(Err(Committed::Ahead {
+                    theirs,
+                    version: version.unwrap_or(0),
+                }))
+            }
             Ok(StoredOffset::Negative(NO_OFFSET)) if before.is_none() => Ok(Ok((commit, over))),
             Ok(StoredOffset::At(theirs) | StoredOffset::Negative(theirs)) => {
                 Ok(Ok((commit, Some(theirs.to_string()))))
@@ -449,6 +465,7 @@ impl Session {
         };
         let before = match &parting.last {
             Some(commit) => Some(self.write_op(commit)),
+            None if parting.is_unconfirmed => None,
             None => parting.version.map(|version| Op::Check {
                 path: paths::offset(self.group(), &parting.partition),
                 version: Some(version),
@@ -517,10 +534,12 @@ impl Session {
             };
             return Ok(Err(settled));
         }
-        if let Some(fault) = fault.filter(is_for_good)
-            && let Some(commit) = parting.last.take()
-        {
+        if let Some(fault) = fault.filter(is_for_good) {
             // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.
+            let Some(commit) = parting.last.take() else {
+                parting.is_unconfirmed = true;
+                return Ok(Ok(parting));
+            };
             let path = paths::offset(self.group(), &parting.partition);
             parting.committed = None;
             parting.met = Some((
@@ -541,7 +560,7 @@ impl Session {
             offset,
             version: known,
             tried: BTreeSet::new(),
-            is_reset: false,
+            kind: CommitKind::Progress,
         });
         if let Some(commit) = parting.last.take().or(again) {
             let (partition, offset) = (commit.partition.clone(), commit.offset);

@@ -23,7 +23,7 @@ use crate::wire::encode_registration;
 use crate::wire::paths;
 
 pub(crate) use self::claim::{Claim, Claimed, Found, Stored, Want, holder};
-pub(crate) use self::commit::{Commit, Committed, Parting, Released};
+pub(crate) use self::commit::{Commit, CommitKind, Committed, Parting, Released};
 pub(crate) use self::look::{Lookout, OwnerNode, Watched};
 
 /// Our owner nodes are at this version; a JVM's are at 0 (hazards 2.2).

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use evenkeel::config::{MalformedOffset, Reset};
 use evenkeel::event::ResetCause;
-use evenkeel::registry::Op;
-use evenkeel::testing::{Act, Fate, Kind, Request};
+use evenkeel::registry::{Fault, Op};
+use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
@@ -843,5 +843,44 @@ async fn no_write_is_ever_made_by_one_who_does_not_own_the_partition() {
         {
             assert_eq!(owners.get(partition), Some(&write.session), "{write:?}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_node_that_may_not_be_touched_does_not_keep_its_partition_from_others() {
+    // X1, r154, I8
+    for version in [9, 4] {
+        let registry = MemoryRegistry::new().with_version(3, version);
+        let mut kit = Kit::on(registry.with_tick(Duration::from_millis(500)));
+        kit.create("t", 2);
+        let mut member = kit.join("h1", &[("t", 1)]);
+        member.settled().await;
+        kit.send("t", 2);
+        kit.drain().await;
+        // From now on one node may neither be read nor written; that it is there may be asked.
+        let path = Kit::offset_path("t", 0);
+        let _ = kit.registry.clone().with_fate(move |request: &Request| {
+            let concerns = |op: &Op| match op {
+                Op::Check { path: at, .. } | Op::Set { path: at, .. } => *at == path,
+                _ => false,
+            };
+            if request.kind == Kind::Data && request.path == path {
+                return Fate::Refuse(Fault::NoAuth);
+            }
+            match request.ops.iter().position(concerns) {
+                Some(step) => Fate::RefuseStep(step, Fault::NoAuth),
+                None => Fate::Deliver,
+            }
+        });
+        let begun = Instant::now();
+        let connector = member.connector.take().unwrap();
+        connector.shutdown(Duration::from_secs(20)).await.unwrap();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(2), "3.{version}: {took:?}");
+        assert!(kit.owners("t").is_empty());
+        let told = member.told();
+        let is_told = |event: &Event| matches!(event, Event::CommitFailed { partition, .. } if *partition == at("t", 0));
+        assert!(told.iter().any(is_told), "{told:#?}");
+        assert_eq!(kit.offset("t", 1).as_deref(), Some("1"));
     }
 }

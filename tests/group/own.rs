@@ -204,6 +204,37 @@ async fn an_assignor_past_its_deadline_is_not_waited_for() {
     assert_eq!(kit.duplicates(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_away_while_the_assignor_thinks_is_not_delivered() {
+    // A5, I1
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let (assignor, place) = (Dealing::new(), Place::default());
+    let builder = dealing(&kit, "h1", &assignor).with_outside(Arc::new(place.clone()));
+    let mut a = kit.join_with(builder, &[("t", 1)]);
+    a.settled().await;
+    kit.send("t", 2);
+    kit.drain().await;
+    place.takes(T / 2);
+    let thought = Instant::now();
+    // It has something to think about.
+    kit.grow("t", 3);
+    sleep(T / 10).await;
+    let before = kit.finished.lock().unwrap().len();
+    kit.registry.delete(&Kit::owner_path("t", 0));
+    sleep(T / 10).await;
+    kit.send("t", 2);
+    sleep(T / 10).await;
+    let after = kit.finished.lock().unwrap()[before..].to_vec();
+    assert!(thought.elapsed() < T / 2, "it thinks still");
+    let partitions: Vec<i32> = after.iter().map(|(at, _, _)| at.partition).collect();
+    assert_eq!(partitions, [1], "the other goes on");
+    place.takes(Duration::ZERO);
+    let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+    a.tells("that it is lost", is_loss).await;
+    kit.drain().await;
+}
+
 /// A name that says where it is and which it is.
 #[derive(Debug)]
 struct Plate(&'static str);

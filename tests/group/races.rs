@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel::Event;
+use evenkeel::config::Reset;
 use evenkeel::event::LostCause;
 use evenkeel::registry::Op;
 use evenkeel::testing::{Fate, Kind, MemoryRegistry, Request};
@@ -376,4 +377,95 @@ async fn a_start_refused_to_a_former_ownership_does_not_end_the_present_one() {
     let told = member.told();
     assert!(!told.iter().any(is_loss), "{told:#?}");
     assert_eq!(member.owned(), ["t-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_of_the_former_log_is_not_written_over_the_start_of_the_new_one() {
+    // O9, T3, I3
+    let mut kit = Kit::slow(10, 10, 1);
+    kit.create("t", 1);
+    for _ in 0..20 {
+        kit.send("t", 1);
+    }
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(600);
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    // Somebody writes just ahead of the commit, again and again, so that it is refused and sent anew.
+    let (hand, path, mut times) = (kit.registry.clone(), Kit::offset_path("t", 0), 6);
+    let commits = move |request: &Request| {
+        let is_it =
+            |op: &Op| matches!(op, Op::Set { path: at, data, .. } if *at == path && data == b"20");
+        request.ops.iter().any(is_it)
+    };
+    let path = Kit::offset_path("t", 0);
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        if commits(request) && times > 0 {
+            times -= 1;
+            hand.put(&path, "0");
+        }
+        Fate::Deliver
+    });
+    member.told();
+    let session = member.session();
+    let since = kit
+        .registry
+        .log_since(0)
+        .last()
+        .map_or(0, |write| write.zxid);
+    let remake = async {
+        sleep(Duration::from_millis(5)).await;
+        kit.delete("t");
+        kit.create("t", 1);
+    };
+    let (committed, ()) = tokio::join!(member.connector().commit(), remake);
+    committed.unwrap();
+    let is_reset = |event: &Event| matches!(event, Event::Started { offset: 0, .. });
+    member.tells("that the new log is read", is_reset).await;
+    let ours: Vec<String> = kit
+        .writes_below(&Kit::offset_path("t", 0), since)
+        .into_iter()
+        .filter(|write| write.session == session)
+        .map(|write| String::from_utf8(write.data.unwrap()).unwrap())
+        .collect();
+    assert_eq!(ours, ["20", "0"]);
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_gives_way_to_an_offset_that_was_written_since_it_was_chosen() {
+    // O4, O2
+    for version in [9, 4] {
+        let mut kit = old_or_new(version);
+        kit.create("t", 1);
+        for _ in 0..5 {
+            kit.send("t", 1);
+        }
+        // The policy chose the end; an operator says 3 just before that is committed.
+        let path = Kit::offset_path("t", 0);
+        let starts = move |request: &Request| {
+            let is_it = |op: &Op| matches!(op, Op::Set { path: at, data, .. } if *at == path && data == b"5");
+            request.ops.iter().any(is_it)
+        };
+        let path = Kit::offset_path("t", 0);
+        ahead_of(&kit, starts, move |hand, _| hand.put(&path, "3"));
+        let mut config = kit.config();
+        config.auto_offset_reset = Reset::Largest;
+        let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+        let is_started = |event: &Event| matches!(event, Event::Started { .. });
+        let started = member.tells("that it is read", is_started).await;
+        let partition = at("t", 0);
+        assert_eq!(
+            started,
+            Event::Started {
+                partition,
+                offset: 3
+            },
+            "3.{version}"
+        );
+        until("both are done", || kit.finished.lock().unwrap().len() == 2).await;
+        member.leave().await;
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("5"), "3.{version}");
+    }
 }

@@ -19,10 +19,10 @@ impl Serving<'_> {
             .session
             .lease
             .allows_commit(self.core.parts.common.clock.now());
-        if self.is_committing || commits.is_empty() || !is_allowed {
+        if !self.committing.is_empty() || commits.is_empty() || !is_allowed {
             return false;
         }
-        self.is_committing = true;
+        self.committing = commits.iter().map(|c| c.partition.clone()).collect();
         self.commit_waiters_served = self.commit_waiters.len();
         let session = self.session.clone();
         self.works.push(Box::pin(async move {
@@ -43,7 +43,7 @@ impl Serving<'_> {
         if self.commit_waiters.is_empty() {
             return self.forget_asking();
         }
-        if self.is_committing || self.commit() {
+        if !self.committing.is_empty() || self.commit() {
             return;
         }
         let is_allowed = self
@@ -78,7 +78,7 @@ impl Serving<'_> {
         results: Result<BTreeMap<TopicPartition, Committed>, Trouble>,
         waiters: usize,
     ) -> Result<(), Trouble> {
-        self.is_committing = false;
+        self.committing.clear();
         let mut failures = Vec::new();
         let mut lost = BTreeSet::new();
         let outcome = match &results {
@@ -156,8 +156,12 @@ impl Serving<'_> {
     /// Writes down that a commit may have been carried out, for one that is held or waits to be given up.
     fn note_try(&mut self, partition: &TopicPartition, offset: i64) {
         if let Some(held) = self.held.get_mut(partition) {
-            held.tried.insert(offset);
-        } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
+            if !held.ownership.is_forgotten() {
+                held.tried.insert(offset);
+            }
+        } else if let Some((farewell, _)) = self.deferred.get_mut(partition)
+            && !farewell.ownership.is_forgotten()
+        {
             farewell.tried.insert(offset);
         }
     }
@@ -178,13 +182,20 @@ impl Serving<'_> {
             Committed::Ahead { theirs, version } => (*version, None, Some(*theirs)),
             Committed::NotOurs | Committed::Unsettled(_) => return,
         };
+        // Of what was committed of a position that is given up, the version is all that counts.
         if let Some(held) = self.held.get_mut(partition) {
             held.version = Some(version);
+            if held.ownership.is_forgotten() {
+                return held.renew_reset();
+            }
             held.committed = written.or(held.committed);
             held.tried.clear();
             held.ahead = ahead;
         } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
             farewell.version = Some(version);
+            if farewell.ownership.is_forgotten() {
+                return;
+            }
             farewell.committed = written.or(farewell.committed);
             farewell.tried.clear();
             farewell.ahead = ahead;

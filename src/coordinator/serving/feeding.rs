@@ -49,21 +49,34 @@ impl Serving<'_> {
             return;
         }
         let now = Instant::now();
+        let due: Vec<(TopicPartition, From)> = self
+            .held
+            .iter()
+            .filter_map(|(partition, held)| match &held.state {
+                HeldState::Later { at, from }
+                    if *at <= now && !self.awaits_commit(partition, from) =>
+                {
+                    Some((partition.clone(), from.clone()))
+                }
+                _ => None,
+            })
+            .collect();
         let mut list = Vec::new();
-        for held in self.held.values_mut() {
-            if let HeldState::Later { at, from } = &held.state
-                && *at <= now
-            {
-                let from = from.clone();
-                held.state = HeldState::Beginning;
-                list.push(Beginning {
-                    ownership: held.ownership.clone(),
-                    from,
-                    is_new: held.is_new,
-                });
-            }
+        for (partition, from) in due {
+            let held = self.held.get_mut(&partition).expect("it was just found");
+            held.state = HeldState::Beginning;
+            list.push(Beginning {
+                ownership: held.ownership.clone(),
+                from,
+                is_new: held.is_new,
+            });
         }
         self.begin(list);
+    }
+
+    /// A new start is chosen when no commit of the old position can be written over it any more.
+    pub(super) fn awaits_commit(&self, partition: &TopicPartition, from: &From) -> bool {
+        !matches!(from, From::Offset { .. }) && self.committing.contains(partition)
     }
 
     pub(super) async fn on_begun(
@@ -87,15 +100,9 @@ impl Serving<'_> {
             let stored = match &begun {
                 Begun::Reading {
                     version, committed, ..
-                } => Some((*version, *committed)),
-                Begun::Failed {
-                    from:
-                        From::Offset {
-                            version, committed, ..
-                        },
-                    ..
-                } => Some((*version, *committed)),
-                _ => None,
+                } => Some((*version, Some(*committed))),
+                Begun::Failed { from, .. } => from.known(),
+                Begun::HeldBack { .. } | Begun::NotOurs => None,
             };
             if let (Some((farewell, _)), Some((version, committed))) =
                 (self.deferred.get_mut(&partition), stored)
@@ -125,7 +132,7 @@ impl Serving<'_> {
                 // A commit may have gone on while it began: what that wrote is newer.
                 if version >= held.version {
                     held.version = version;
-                    held.committed = committed.or(held.committed);
+                    held.committed = Some(committed);
                 }
                 held.state = HeldState::Reading;
                 // Silence is counted from here.
@@ -152,11 +159,8 @@ impl Serving<'_> {
             }
             Begun::Failed { from, reason } => {
                 // Its start may have been committed before the reading failed.
-                if let From::Offset {
-                    version, committed, ..
-                } = &from
-                {
-                    held.version = *version;
+                if let Some((version, committed)) = from.known() {
+                    held.version = version;
                     held.committed = committed.or(held.committed);
                 }
                 if held.begin_later(from) {
@@ -237,7 +241,7 @@ pub(super) fn resume(held: &Held) -> Option<From> {
     Some(From::Offset {
         offset,
         version: held.version,
-        committed: held.committed.or(Some(offset)),
+        committed: held.committed.unwrap_or(offset),
     })
 }
 

@@ -27,7 +27,7 @@ impl Serving<'_> {
             .collect();
         self.part_with(list);
         let all = async {
-            while !self.parting.is_empty() || self.is_committing {
+            while !self.parting.is_empty() || !self.committing.is_empty() {
                 let Some(done) = self.works.next().await else {
                     break;
                 };

@@ -221,6 +221,22 @@ impl Serving<'_> {
         (!has).then_some(stream)
     }
 
+    /// Awaits what others take their time for; what changes meanwhile is taken up.
+    async fn while_noting<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                fired = self.lookout.changed() => match fired {
+                    Ok(fired) => self.note_fired(fired),
+                    // The session is over, which whoever serves it is told.
+                    Err(_) => return work.await,
+                },
+            }
+        }
+    }
+
     pub(super) async fn assign(&mut self, expansion: &Expansion) -> Result<Assignment, String> {
         let assignor = self.core.parts.assignor.clone();
         let subscriptions = expansion.subscriptions.clone();
@@ -239,7 +255,7 @@ impl Serving<'_> {
             let _ = answer.send(assignor.assign(&subscriptions, &partitions));
         }));
         let deadline = self.session.terms().session_timeout();
-        match timeout(deadline, ran).await {
+        match self.while_noting(timeout(deadline, ran)).await {
             Ok(Ran::Done) => match answered.await {
                 Ok(assignment) => assignment.map_err(|error| error.to_string()),
                 Err(_) => Err("the assignor gave no answer".to_owned()),

@@ -96,6 +96,17 @@ impl Held {
         self.ahead = None;
     }
 
+    /// The reset that is due knows the offset node as it stands now.
+    fn renew_reset(&mut self) {
+        let due = match &mut self.state {
+            HeldState::Later { from, .. } => Some(from),
+            _ => self.remade.as_mut(),
+        };
+        if let Some(From::Reset { version, .. }) = due {
+            *version = self.version;
+        }
+    }
+
     /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.
     fn begin_later(&mut self, from: From) -> bool {
         let pause = FIRST_RETRY * 2u32.saturating_pow(self.retries.min(6));
@@ -155,7 +166,8 @@ pub(super) struct Serving<'a> {
     /// Fenced, and waiting for a beginning or a commit that is under way before they are given up.
     deferred: BTreeMap<TopicPartition, (Farewell, bool)>,
     beginning: BTreeSet<TopicPartition>,
-    is_committing: bool,
+    /// Those of the commit that is under way.
+    committing: BTreeSet<TopicPartition>,
     commit_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
     /// So many of them asked before the commit that is under way began.
     commit_waiters_served: usize,
@@ -206,7 +218,7 @@ impl<'a> Serving<'a> {
             parting: BTreeMap::new(),
             deferred: BTreeMap::new(),
             beginning: BTreeSet::new(),
-            is_committing: false,
+            committing: BTreeSet::new(),
             commit_waiters: Vec::new(),
             commit_waiters_served: 0,
             limbo: BTreeSet::new(),
@@ -329,11 +341,11 @@ impl<'a> Serving<'a> {
             self.is_unfinished = false;
             let fired = self.lookout.changed_already()?;
             self.note_fired(fired);
+            self.check_owners().await?;
             // Before the first look nobody knows for how many partitions a reader is to have room.
             if !self.view.members.is_empty() {
                 self.find_brokers().await?;
             }
-            self.check_owners().await?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
             self.find_brokers().await?;
@@ -461,6 +473,7 @@ impl<'a> Serving<'a> {
                 let waiters = std::mem::take(&mut self.commit_waiters_served);
                 self.on_committed(commits, results, waiters)?;
                 self.part_with_deferred();
+                self.begin_again();
                 self.serve_waiters();
                 Ok(false)
             }
@@ -489,10 +502,17 @@ impl<'a> Serving<'a> {
     }
 
     fn next_moment(&self) -> Instant {
-        let retries = self.held.values().filter_map(|held| match &held.state {
-            HeldState::Later { at, .. } if self.reader.is_some() => Some(*at),
-            _ => None,
-        });
+        let retries = self
+            .held
+            .iter()
+            .filter_map(|(partition, held)| match &held.state {
+                HeldState::Later { at, from }
+                    if self.reader.is_some() && !self.awaits_commit(partition, from) =>
+                {
+                    Some(*at)
+                }
+                _ => None,
+            });
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
         // While a look is to come anyway, what is due waits for it.
         let due = self

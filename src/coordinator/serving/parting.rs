@@ -95,7 +95,7 @@ impl Serving<'_> {
                 is_topic_gone: self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
-            if self.is_committing || self.beginning.contains(&partition) {
+            if self.committing.contains(&partition) || self.beginning.contains(&partition) {
                 self.deferred.insert(partition, (farewell, is_to_jvm));
             } else {
                 ready.push(farewell);
@@ -109,13 +109,10 @@ impl Serving<'_> {
 
     /// Those that waited for something of ours to end go now, if it has.
     pub(super) fn part_with_deferred(&mut self) {
-        if self.is_committing {
-            return;
-        }
         let ready: Vec<TopicPartition> = self
             .deferred
             .keys()
-            .filter(|p| !self.beginning.contains(*p))
+            .filter(|p| !self.beginning.contains(*p) && !self.committing.contains(*p))
             .cloned()
             .collect();
         let ready = ready

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Answer, Due, Link, Outcome, Parcel, Pending, Sort, World, fault, unknown};
 use crate::memory::faults::{Fate, Kind, Request};
-use crate::registry::{Dialect, Fault, Fired, Op};
+use crate::registry::{Dialect, Fault, Fired, MultiFault, Op};
 
 impl World {
     pub(in crate::memory) fn send(
@@ -96,6 +96,11 @@ impl World {
             Fate::BreakBefore => return self.sever(session),
             Fate::Refuse(why) => {
                 return self.reply(session, number, Err(fault(why)), Duration::ZERO);
+            }
+            Fate::RefuseStep(index, fault) => {
+                let index = Some(index);
+                let refused = MultiFault { index, fault };
+                return self.reply(session, number, Err(refused), Duration::ZERO);
             }
             _ => {}
         }

@@ -1,58 +1,40 @@
 //! Where reading of a claimed partition begins: at what was committed, or where the policy says, which is then committed first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 
 use crate::clock::LeaseClock;
 use crate::config::{MalformedOffset, Reset};
+use crate::coordinator::offset::OffsetNode;
 use crate::event::{Event, ResetCause};
-use crate::session::{Commit, CommitKind, Committed, Found, Session, Stored, Trouble};
+use crate::group::TopicPartition;
+use crate::session::{Commit, Committed, Found, Session, Trouble};
 use crate::stream::{Edge, Ownership, Queue, Reader, Start};
-use crate::wire::paths;
+use crate::wire::{NO_OFFSET, paths};
 
 /// From where a partition is to be read.
 #[derive(Debug, Clone)]
 pub(super) enum From {
     /// From what stands in its offset node.
-    Stored(Stored),
-    /// From where the policy says, for this reason; what stood there before, and the offset node's version.
+    Stored(Found),
+    /// From where the policy says, for this reason; what stood there before.
     Reset {
         cause: ResetCause,
         before: Option<i64>,
-        version: Option<i32>,
     },
-    /// From here, which the policy chose for this reason and which is to be committed yet.
-    Start {
-        offset: i64,
-        version: Option<i32>,
-        cause: ResetCause,
-    },
+    /// From here, which the policy chose and which is to be committed yet.
+    Start(i64),
     /// From here, which is committed already, or follows what was handed out.
-    Offset {
-        offset: i64,
-        version: Option<i32>,
-        committed: i64,
-    },
-}
-
-impl From {
-    /// What is known of the offset node after a beginning that failed: its version, and the offset of ours that stands there.
-    pub fn known(&self) -> Option<(Option<i32>, Option<i64>)> {
-        match self {
-            Self::Start { version, .. } => Some((*version, None)),
-            Self::Offset {
-                version, committed, ..
-            } => Some((*version, Some(*committed))),
-            Self::Stored(_) | Self::Reset { .. } => None,
-        }
-    }
+    Offset(i64),
 }
 
 pub(super) struct Beginning {
     pub ownership: Arc<Ownership>,
     pub from: From,
+    /// What is known of the offset node; what the beginning does there is noted in it.
+    pub node: OffsetNode,
     /// The partition is younger than our knowledge of its topic: nothing of it can have been meant to be skipped.
     pub is_new: bool,
 }
@@ -60,41 +42,50 @@ pub(super) struct Beginning {
 impl Beginning {
     /// Whether the position is known without asking the brokers.
     pub fn is_known(&self) -> bool {
-        matches!(
-            &self.from,
-            From::Start { .. }
-                | From::Offset { .. }
-                | From::Stored(Stored {
-                    found: Found::At(_) | Found::Malformed(_),
-                    ..
-                })
-        )
+        match self.from {
+            From::Start(_) | From::Offset(_) => true,
+            From::Stored(Found::At(_) | Found::Malformed(_)) => true,
+            From::Stored(_) | From::Reset { .. } => false,
+        }
+    }
+
+    fn ended(self, begun: Begun) -> Ended {
+        Ended {
+            ownership: self.ownership,
+            node: self.node,
+            begun,
+        }
+    }
+
+    /// To be begun again from here.
+    fn failed(self, from: From, reason: String) -> Ended {
+        self.ended(Begun::Failed { from, reason })
     }
 }
 
 /// What came of all that were begun together.
 #[derive(Default)]
 pub(super) struct Beginnings {
-    pub list: Vec<(Arc<Ownership>, Begun)>,
+    pub list: Vec<Ended>,
     pub events: Vec<Event>,
     /// Something that concerns the session and not a single partition.
     pub trouble: Option<Trouble>,
 }
 
+/// How one ended.
+pub(super) struct Ended {
+    pub ownership: Arc<Ownership>,
+    /// What is known of the offset node now.
+    pub node: OffsetNode,
+    pub begun: Begun,
+}
+
 /// What came of it.
 pub(super) enum Begun {
     /// It is being read.
-    Reading {
-        offset: i64,
-        version: Option<i32>,
-        committed: i64,
-        queue: Box<dyn Queue>,
-    },
+    Reading { offset: i64, queue: Box<dyn Queue> },
     /// It is ours and not read, until somebody does something about its offset.
-    HeldBack {
-        reason: String,
-        version: Option<i32>,
-    },
+    HeldBack { reason: String },
     /// To be tried again, from there.
     Failed { from: From, reason: String },
     /// It is not ours any more.
@@ -109,125 +100,23 @@ pub(super) struct Beginner {
     pub malformed: MalformedOffset,
 }
 
-/// A start position that is decided, perhaps not committed yet.
+/// A start position that is decided.
 struct Position {
     beginning: Beginning,
     offset: i64,
-    version: Option<i32>,
-    due: Due,
-}
-
-/// Whether a start position is still to be committed.
-#[derive(Clone, Copy)]
-enum Due {
-    /// It is, for this reason.
-    Start(ResetCause),
-    /// This is.
-    Committed(i64),
+    /// It is to be committed yet; the event tells of it then, unless it was told already.
+    is_due: bool,
+    event: Option<Event>,
 }
 
 impl Position {
-    fn ended(self, begun: Begun) -> Ended {
-        (self.beginning.ownership, begun)
-    }
-
     /// To be begun again from here.
     fn failed(self, reason: String) -> Ended {
-        let (offset, version) = (self.offset, self.version);
-        let from = match self.due {
-            Due::Start(cause) => From::Start {
-                offset,
-                version,
-                cause,
-            },
-            Due::Committed(committed) => From::Offset {
-                offset,
-                version,
-                committed,
-            },
+        let from = match self.is_due {
+            true => From::Start(self.offset),
+            false => From::Offset(self.offset),
         };
-        self.ended(Begun::Failed { from, reason })
-    }
-}
-
-type Ended = (Arc<Ownership>, Begun);
-
-/// What is to be done about a beginning, before anybody is asked.
-enum Decision {
-    At {
-        offset: i64,
-        version: Option<i32>,
-        due: Due,
-    },
-    Reset {
-        cause: ResetCause,
-        before: Option<i64>,
-        version: Option<i32>,
-    },
-    HoldBack {
-        reason: String,
-        version: Option<i32>,
-    },
-}
-
-fn decide(from: From, malformed: MalformedOffset) -> Decision {
-    let reset = |cause, before, version| Decision::Reset {
-        cause,
-        before,
-        version,
-    };
-    let Stored { found, version } = match from {
-        From::Start {
-            offset,
-            version,
-            cause,
-        } => {
-            return Decision::At {
-                offset,
-                version,
-                due: Due::Start(cause),
-            };
-        }
-        From::Offset {
-            offset,
-            version,
-            committed,
-        } => {
-            return Decision::At {
-                offset,
-                version,
-                due: Due::Committed(committed),
-            };
-        }
-        From::Reset {
-            cause,
-            before,
-            version,
-        } => return reset(cause, before, version),
-        From::Stored(stored) => stored,
-    };
-    match found {
-        Found::At(offset) => Decision::At {
-            offset,
-            version,
-            due: Due::Committed(offset),
-        },
-        Found::Nothing => reset(ResetCause::NoOffset, None, version),
-        Found::Negative(offset) => reset(ResetCause::Negative, Some(offset), version),
-        Found::Outdated(offset) => reset(ResetCause::TopicRecreated, offset, version),
-        Found::Malformed(_) if malformed == MalformedOffset::TreatAsMissing => {
-            reset(ResetCause::Malformed, None, version)
-        }
-        Found::Malformed(reason) => Decision::HoldBack { reason, version },
-    }
-}
-
-/// A start for want of an offset gives way to one that was written since; one that replaces an offset which no longer means
-/// anything does not, since what was written may be of the same kind.
-fn kind(cause: ResetCause) -> CommitKind {
-    match cause {
-        ResetCause::NoOffset | ResetCause::Negative | ResetCause::Malformed => CommitKind::Start,
-        ResetCause::OutOfRange | ResetCause::TopicRecreated => CommitKind::Reset,
+        self.beginning.failed(from, reason)
     }
 }
 
@@ -235,6 +124,7 @@ impl Beginner {
     /// Settles the start positions, commits those that are new, and begins to read.
     pub async fn begin(self, list: Vec<Beginning>) -> Beginnings {
         let mut done = Beginnings::default();
+        let list = self.clear_misleading(list, &mut done).await;
         let mut positions = Vec::new();
         let settled = join_all(list.into_iter().map(|beginning| self.settle(beginning))).await;
         for (settled, event) in settled {
@@ -249,36 +139,71 @@ impl Beginner {
         done
     }
 
-    async fn settle(&self, beginning: Beginning) -> (Result<Position, Ended>, Option<Event>) {
-        match decide(beginning.from.clone(), self.malformed) {
-            Decision::At {
-                offset,
-                version,
-                due,
-            } => {
-                let position = Position {
-                    beginning,
-                    offset,
-                    version,
-                    due,
-                };
-                (Ok(position), None)
+    /// What stands there of a former topic is replaced by no offset first: until the new start is found, which may take long,
+    /// it might be taken for a position in the present one.
+    async fn clear_misleading(
+        &self,
+        list: Vec<Beginning>,
+        done: &mut Beginnings,
+    ) -> Vec<Beginning> {
+        let (mut ready, misleading): (Vec<_>, Vec<_>) = list.into_iter().partition(|beginning| {
+            !beginning.node.is_misleading || !matches!(beginning.from, From::Reset { .. })
+        });
+        let commits = misleading
+            .iter()
+            .filter_map(|beginning| beginning.node.clearing(&beginning.ownership))
+            .collect();
+        let mut results = self.commit(commits, done).await;
+        for mut beginning in misleading {
+            let result = results.remove(&beginning.ownership.partition);
+            beginning.node.note(NO_OFFSET, &result);
+            match result {
+                Committed::Written { .. } => ready.push(beginning),
+                Committed::Ahead { theirs, .. } => {
+                    beginning.from = From::Stored(Found::At(theirs));
+                    ready.push(beginning);
+                }
+                Committed::NotOurs => done.list.push(beginning.ended(Begun::NotOurs)),
+                Committed::Unsettled(why) => {
+                    let from = beginning.from.clone();
+                    let reason =
+                        format!("the offset of the former topic could not be cleared: {why}");
+                    done.list.push(beginning.failed(from, reason));
+                }
             }
-            Decision::HoldBack { reason, version } => {
+        }
+        ready
+    }
+
+    async fn settle(&self, mut beginning: Beginning) -> (Result<Position, Ended>, Option<Event>) {
+        let found = match beginning.from.clone() {
+            From::Offset(offset) => return (Ok(position(beginning, offset, false)), None),
+            From::Start(offset) => return (Ok(position(beginning, offset, true)), None),
+            From::Reset { cause, before } => return self.reset(beginning, cause, before).await,
+            From::Stored(found) => found,
+        };
+        let (cause, before) = match found {
+            Found::At(offset) => {
+                beginning.node.stands(offset);
+                return (Ok(position(beginning, offset, false)), None);
+            }
+            Found::Malformed(reason) if self.malformed == MalformedOffset::Hold => {
                 let partition = &beginning.ownership.partition;
                 let event = Event::OffsetMalformed {
                     path: paths::offset(self.session.group(), partition),
                     reason: reason.clone(),
                 };
-                let begun = Begun::HeldBack { reason, version };
-                (Err((beginning.ownership, begun)), Some(event))
+                return (
+                    Err(beginning.ended(Begun::HeldBack { reason })),
+                    Some(event),
+                );
             }
-            Decision::Reset {
-                cause,
-                before,
-                version,
-            } => self.reset(beginning, cause, before, version).await,
-        }
+            Found::Malformed(_) => (ResetCause::Malformed, None),
+            Found::Nothing => (ResetCause::NoOffset, None),
+            Found::Negative(offset) => (ResetCause::Negative, Some(offset)),
+            Found::Outdated(offset) => (ResetCause::TopicRecreated, offset),
+        };
+        self.reset(beginning, cause, before).await
     }
 
     async fn reset(
@@ -286,7 +211,6 @@ impl Beginner {
         beginning: Beginning,
         cause: ResetCause,
         before: Option<i64>,
-        version: Option<i32>,
     ) -> (Result<Position, Ended>, Option<Event>) {
         let partition = beginning.ownership.partition.clone();
         let edge = match self.policy {
@@ -302,67 +226,32 @@ impl Beginner {
                     to: None,
                     cause,
                 };
-                let begun = Begun::HeldBack { reason, version };
-                return (Err((beginning.ownership, begun)), Some(event));
+                return (
+                    Err(beginning.ended(Begun::HeldBack { reason })),
+                    Some(event),
+                );
             }
         };
-        match self.reader.edge(&partition, edge).await {
+        let ended = match self.reader.edge(&partition, edge).await {
             Ok(offset) => {
-                let event = Event::OffsetReset {
+                let mut position = position(beginning, offset, true);
+                position.event = Some(Event::OffsetReset {
                     partition,
                     from: before,
                     to: Some(offset),
                     cause,
-                };
-                let position = Position {
-                    beginning,
-                    offset,
-                    version,
-                    due: Due::Start(cause),
-                };
-                (Ok(position), Some(event))
+                });
+                Ok(position)
             }
-            Err(error) => {
-                let from = From::Reset {
-                    cause,
-                    before,
-                    version,
-                };
-                let reason = error.to_string();
-                (
-                    Err((beginning.ownership, Begun::Failed { from, reason })),
-                    None,
-                )
-            }
-        }
+            Err(error) => Err(beginning.failed(From::Reset { cause, before }, error.to_string())),
+        };
+        (ended, None)
     }
 
-    /// A start that nobody had committed is committed before the first delivery (O4).
-    async fn commit_starts(
-        &self,
-        positions: Vec<Position>,
-        done: &mut Beginnings,
-    ) -> Vec<Position> {
-        let mut ready = Vec::new();
-        let mut new = Vec::new();
-        let mut commits = Vec::new();
-        for position in positions {
-            let Due::Start(cause) = position.due else {
-                ready.push(position);
-                continue;
-            };
-            commits.push(Commit {
-                partition: position.beginning.ownership.partition.clone(),
-                token: position.beginning.ownership.token,
-                offset: position.offset,
-                version: position.version,
-                tried: BTreeSet::new(),
-                kind: kind(cause),
-            });
-            new.push(position);
-        }
-        if new.is_empty() {
-            return ready;
+    /// Commits these, if the lease allows it.
+    async fn commit(&self, commits: Vec<Commit>, done: &mut Beginnings) -> Results {
+        if commits.is_empty() {
+            return Results::default();
         }
         let answer = if self.session.lease.allows_commit(self.clock.now()) {
             self.session.commit(commits).await
@@ -371,43 +260,63 @@ impl Beginner {
                 "the lease has nearly run out".to_owned(),
             ))
         };
-        let (results, why) = match answer {
-            Ok(results) => (results, String::new()),
+        match answer {
+            Ok(list) => Results {
+                list,
+                why: String::new(),
+            },
             Err(trouble) => {
                 let why = trouble.to_string();
                 // What is more than a passing trouble is the coordinator's to hear.
                 if !matches!(trouble, Trouble::Transient(_)) {
                     done.trouble = Some(trouble);
                 }
-                (BTreeMap::new(), why)
+                let list = BTreeMap::new();
+                Results { list, why }
             }
+        }
+    }
+
+    /// A start that nobody had committed is committed before the first delivery (O4). One that somebody else wrote meanwhile
+    /// is where reading begins.
+    async fn commit_starts(
+        &self,
+        positions: Vec<Position>,
+        done: &mut Beginnings,
+    ) -> Vec<Position> {
+        let (mut ready, due): (Vec<Position>, Vec<Position>) =
+            positions.into_iter().partition(|position| !position.is_due);
+        let commit = |position: &Position| {
+            let Beginning {
+                node, ownership, ..
+            } = &position.beginning;
+            node.start(ownership, position.offset)
         };
-        for mut position in new {
-            match results.get(&position.beginning.ownership.partition) {
-                Some(Committed::Written { version, .. }) => {
-                    position.version = Some(*version);
-                    position.due = Due::Committed(position.offset);
+        let mut results = self.commit(due.iter().map(commit).collect(), done).await;
+        for mut position in due {
+            let result = results.remove(&position.beginning.ownership.partition);
+            let node = &mut position.beginning.node;
+            node.note(position.offset, &result);
+            match result {
+                Committed::Written { .. } => {
+                    node.stands(position.offset);
+                    position.is_due = false;
+                    done.events.extend(position.event.take());
                     ready.push(position);
                 }
-                Some(Committed::NotOurs) => done.list.push(position.ended(Begun::NotOurs)),
-                Some(Committed::Ahead { theirs, version }) => {
-                    let reason = format!(
-                        "{theirs} was written to the offset node before the start position {} was",
-                        position.offset
-                    );
-                    let from = From::Stored(Stored {
-                        found: Found::At(*theirs),
-                        version: Some(*version),
-                    });
-                    done.list
-                        .push(position.ended(Begun::Failed { from, reason }));
+                Committed::Ahead { theirs, .. } => {
+                    node.stands(theirs);
+                    position.offset = theirs;
+                    position.is_due = false;
+                    ready.push(position);
+                }
+                Committed::NotOurs => {
+                    done.events.extend(position.event.take());
+                    done.list.push(position.beginning.ended(Begun::NotOurs));
                 }
                 // It may stand there already, so it is this one and no other that is committed in the end (O4).
-                unsettled => {
-                    let why = match unsettled {
-                        Some(Committed::Unsettled(reason)) => reason,
-                        _ => &why,
-                    };
+                Committed::Unsettled(why) => {
+                    done.events.extend(position.event.take());
                     let reason = format!("the start position could not be committed: {why}");
                     done.list.push(position.failed(reason));
                 }
@@ -419,16 +328,12 @@ impl Beginner {
     async fn read(&self, positions: Vec<Position>, done: &mut Beginnings) {
         let mut reading = BTreeMap::new();
         for position in positions {
-            let Due::Committed(committed) = position.due else {
-                continue;
-            };
             // One that was fenced meanwhile is about to be given up; its reading would begin for nothing.
             if position.beginning.ownership.is_fenced() {
                 let reason = "it is being given up".to_owned();
                 done.list.push(position.failed(reason));
             } else {
-                let partition = position.beginning.ownership.partition.clone();
-                reading.insert(partition, (position, committed));
+                reading.insert(position.beginning.ownership.partition.clone(), position);
             }
         }
         let start = |position: &Position| Start {
@@ -436,30 +341,46 @@ impl Beginner {
             offset: position.offset,
             bell: position.beginning.ownership.bell(),
         };
-        let starts: Vec<Start> = reading
-            .values()
-            .map(|(position, _)| start(position))
-            .collect();
+        let starts: Vec<Start> = reading.values().map(start).collect();
         if starts.is_empty() {
             return;
         }
         for (partition, answer) in self.reader.read(starts).await {
-            let Some((position, committed)) = reading.remove(&partition) else {
+            let Some(position) = reading.remove(&partition) else {
                 continue;
             };
             let ended = match answer {
                 Ok(queue) => {
-                    let begun = Begun::Reading {
-                        offset: position.offset,
-                        version: position.version,
-                        committed,
-                        queue,
-                    };
-                    position.ended(begun)
+                    let offset = position.offset;
+                    position.beginning.ended(Begun::Reading { offset, queue })
                 }
                 Err(error) => position.failed(error.to_string()),
             };
             done.list.push(ended);
         }
+    }
+}
+
+fn position(beginning: Beginning, offset: i64, is_due: bool) -> Position {
+    Position {
+        beginning,
+        offset,
+        is_due,
+        event: None,
+    }
+}
+
+/// What came of several commits.
+#[derive(Default)]
+struct Results {
+    list: BTreeMap<TopicPartition, Committed>,
+    /// Why there is nothing about the others.
+    why: String,
+}
+
+impl Results {
+    fn remove(&mut self, partition: &TopicPartition) -> Committed {
+        let result = self.list.remove(partition);
+        result.unwrap_or_else(|| Committed::Unsettled(self.why.clone()))
     }
 }

@@ -2,6 +2,7 @@
 
 mod begin;
 mod keeper;
+mod offset;
 mod part;
 mod serving;
 
@@ -23,6 +24,7 @@ use crate::listener::{Outside, RebalanceListener};
 use crate::registry::{Dialect, Later, Registry};
 use crate::session::{Applicant, Committed, Registering, Session, Trouble};
 use crate::stream::{Common, Ownership, ReaderSource, StreamCore};
+use crate::wire::NO_OFFSET;
 
 use self::serving::{Done, Serving};
 
@@ -110,6 +112,10 @@ impl Outlets {
 
     /// Tells what a commit of this offset has met, if somebody else had written there.
     pub fn tell_of_others(&self, partition: &TopicPartition, ours: i64, met: &Committed) {
+        // Nobody's position gave way to theirs.
+        if ours == NO_OFFSET {
+            return;
+        }
         let partition = partition.clone();
         let event = match met {
             Committed::Written {

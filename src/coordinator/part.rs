@@ -10,21 +10,18 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::coordinator::Outlets;
+use crate::coordinator::offset::OffsetNode;
 use crate::event::{Event, LostCause};
 use crate::group::TopicPartition;
 use crate::listener::{Outside, Ran, RebalanceListener};
-use crate::session::{Commit, CommitKind, Committed, Parting, Released, Session, Trouble};
+use crate::session::{Commit, Committed, Parting, Released, Session, Trouble};
 use crate::stream::{Common, Ownership};
+use crate::wire::NO_OFFSET;
 
 /// A partition that is being given up; its stream is fenced already.
 pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
-    pub version: Option<i32>,
-    pub committed: Option<i64>,
-    /// Commits of which nobody knows whether they were carried out.
-    pub tried: BTreeSet<i64>,
-    /// Somebody set the offset forward: nothing is committed until we pass it.
-    pub ahead: Option<i64>,
+    pub node: OffsetNode,
     /// Its topic was deleted; the offset is left as it is (T2).
     pub is_topic_gone: bool,
     /// The heir is a JVM member, which reads the offset before it claims.
@@ -35,28 +32,6 @@ pub(super) struct Farewell {
 pub(super) struct Parted {
     pub partition: TopicPartition,
     pub is_forced: bool,
-}
-
-/// What is to be committed of an ownership, if anything. An offset that somebody set forward is waited for.
-pub(super) fn pending(
-    ownership: &Ownership,
-    version: Option<i32>,
-    committed: Option<i64>,
-    tried: &BTreeSet<i64>,
-    ahead: Option<i64>,
-) -> Option<Commit> {
-    let position = ownership.progress().position?;
-    if ahead.is_some_and(|theirs| position < theirs) || committed == Some(position) {
-        return None;
-    }
-    Some(Commit {
-        partition: ownership.partition.clone(),
-        token: ownership.token,
-        offset: position,
-        version,
-        tried: tried.clone(),
-        kind: CommitKind::Progress,
-    })
 }
 
 /// What giving up needs.
@@ -127,19 +102,15 @@ impl Departure {
     }
 
     fn pending(&self, farewell: &Farewell) -> Option<Commit> {
-        let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
-        if !is_wanted || farewell.is_topic_gone {
+        if farewell.is_topic_gone {
             return None;
         }
         let Farewell {
-            ownership,
-            version,
-            committed,
-            tried,
-            ahead,
-            ..
+            ownership, node, ..
         } = farewell;
-        pending(ownership, *version, *committed, tried, *ahead)
+        let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
+        let done = is_wanted.then(|| node.pending(ownership)).flatten();
+        done.or_else(|| node.clearing(ownership))
     }
 
     /// Commits what is done. Answers whether that moved anything.
@@ -161,17 +132,7 @@ impl Departure {
             let partition = &farewell.ownership.partition;
             if let (Some(result), Some(ours)) = (results.get(partition), offsets.get(partition)) {
                 self.outlets.tell_of_others(partition, *ours, result);
-            }
-            match results.get(partition) {
-                Some(Committed::Written { version, .. }) => {
-                    farewell.version = Some(*version);
-                    farewell.committed = offsets.get(partition).copied();
-                }
-                Some(Committed::Ahead { theirs, version }) => {
-                    farewell.version = Some(*version);
-                    farewell.ahead = Some(*theirs);
-                }
-                Some(Committed::NotOurs | Committed::Unsettled(_)) | None => {}
+                farewell.node.note(*ours, result);
             }
         }
         Ok(true)
@@ -222,27 +183,28 @@ impl Departure {
         for (farewell, is_forced) in batch {
             let progress = farewell.ownership.end();
             let last = self.pending(&farewell);
+            let Farewell {
+                ownership, node, ..
+            } = farewell;
             let offset = last
                 .as_ref()
                 .map(|commit| commit.offset)
-                .or(farewell.committed);
+                .or(node.committed)
+                .filter(|offset| *offset != NO_OFFSET);
             partings.push(Parting {
-                partition: farewell.ownership.partition.clone(),
-                token: farewell.ownership.token,
+                partition: ownership.partition.clone(),
+                token: ownership.token,
                 last,
-                // What was tried since may stand there.
-                committed: (!farewell.is_topic_gone)
-                    .then(|| farewell.committed.max(farewell.tried.last().copied()))
-                    .flatten(),
-                version: farewell.version,
+                committed: node.ours(&ownership).filter(|_| !farewell.is_topic_gone),
+                version: node.version,
                 met: None,
                 is_unconfirmed: false,
             });
             ends.push((
-                farewell.ownership.partition.clone(),
+                ownership.partition.clone(),
                 is_forced,
                 offset,
-                farewell.committed,
+                node.committed,
                 progress.undone,
             ));
         }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::event::Holder;
 use crate::group::{StreamId, TopicPartition};
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
-use crate::session::{STAMPED, Session, Trouble, runs, trouble};
+use crate::session::{STAMPED, Session, Trouble, is_for_good, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{NO_OFFSET, StoredOffset, decode_offset, encode_offset, encode_owner};
 
@@ -478,17 +478,22 @@ impl Session {
             Ok(stat) => Ok(stat.filter(|stat| self.is_mine(stat))),
             Err(fault) => Err(trouble("reading", &path, fault)),
         };
+        let mut is_confirmable = true;
         for _ in 0..TRIES {
             if read().await?.is_none() {
                 return Ok(());
             }
-            let confirmed = self.offset_version(partition).await?;
+            let confirmed = match is_confirmable {
+                true => self.offset_version(partition).await?,
+                false => None,
+            };
             let Some(stat) = read().await? else {
                 return Ok(());
             };
             match self.delete_owner(partition, stat.version, confirmed).await {
                 Ok(()) => return Ok(()),
                 Err(Fault::NoNode | Fault::BadVersion) => {}
+                Err(fault) if is_for_good(&fault) && confirmed.is_some() => is_confirmable = false,
                 Err(fault) => return Err(trouble("deleting", &path, fault)),
             }
         }
@@ -535,7 +540,10 @@ impl Session {
     async fn delete_former(&self, mut attempt: Attempt, version: i32) -> Result<Next, Trouble> {
         let partition = &attempt.want.partition;
         let fault = match attempt.stored.version {
-            Some(confirmed) => match self.delete_owner(partition, version, confirmed).await {
+            Some(_) => match self
+                .delete_owner(partition, version, attempt.stored.version)
+                .await
+            {
                 Ok(()) => return Ok(Next::Retry(attempt)),
                 Err(fault) => fault,
             },
@@ -560,25 +568,29 @@ impl Session {
     // ---- the offset node as a fence ----
 
     /// The offset node's version; the node is made if it is missing. Who reads this first, then an owner node that is ours,
-    /// can tell the next owner's by it: every claim of ours writes the offset node.
-    pub(super) async fn offset_version(&self, partition: &TopicPartition) -> Result<i32, Trouble> {
+    /// can tell the next owner's by it: every claim of ours writes the offset node. `None` if we may neither look at it nor
+    /// make it.
+    pub(super) async fn offset_version(
+        &self,
+        partition: &TopicPartition,
+    ) -> Result<Option<i32>, Trouble> {
         let path = paths::offset(self.group(), partition);
         for _ in 0..TRIES {
             match self.connection.stat(&path).await {
-                Ok(Some(stat)) => return Ok(stat.version),
+                Ok(Some(stat)) => return Ok(Some(stat.version)),
                 Ok(None) => {}
+                Err(fault) if is_for_good(&fault) => return Ok(None),
                 Err(fault) => return Err(trouble("reading", &path, fault)),
             }
             match self.make_offset_node(partition).await {
-                Ok(()) => return Ok(0),
+                Ok(()) => return Ok(Some(0)),
                 Err(Fault::NodeExists) => {}
                 Err(Fault::NoNode) => match self.ensure_parents(&path).await {
                     // A single partition is no reason to end.
-                    Err(Trouble::Fatal(error)) => {
-                        return Err(Trouble::Transient(error.to_string()));
-                    }
+                    Err(Trouble::Fatal(_)) => return Ok(None),
                     made => made?,
                 },
+                Err(fault) if is_for_good(&fault) => return Ok(None),
                 Err(fault) => return Err(trouble("making", &path, fault)),
             }
         }
@@ -594,22 +606,24 @@ impl Session {
             .await
     }
 
-    /// Deletes an owner node at this version, if the offset node is still at the one it was confirmed at.
+    /// Deletes an owner node at this version, if the offset node is still at the one it was confirmed at. One that may not be
+    /// looked at confirms nothing.
     async fn delete_owner(
         &self,
         partition: &TopicPartition,
         version: i32,
-        confirmed: i32,
+        confirmed: Option<i32>,
     ) -> Result<(), Fault> {
-        let check = Op::Check {
+        let check = confirmed.map(|version| Op::Check {
             path: paths::offset(self.group(), partition),
-            version: Some(confirmed),
-        };
+            version: Some(version),
+        });
         let delete = Op::Delete {
             path: paths::owner(self.group(), partition),
             version: Some(version),
         };
-        let answer = self.connection.multi(vec![check, delete]).await;
+        let ops = check.into_iter().chain([delete]).collect();
+        let answer = self.connection.multi(ops).await;
         answer.map(|_| ()).map_err(|multi| multi.fault)
     }
 }

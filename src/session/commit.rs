@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use crate::group::TopicPartition;
 use crate::registry::{Dialect, Fault, MultiFault, Op, Stat};
-use crate::session::{STAMPED, Session, Trouble, runs, trouble};
+use crate::session::{STAMPED, Session, Trouble, is_for_good, runs, trouble};
 use crate::wire::paths;
 use crate::wire::{NO_OFFSET, StoredOffset, decode_offset, encode_offset};
 
@@ -28,18 +28,9 @@ pub(crate) struct Commit {
     pub version: Option<i32>,
     /// What was sent before at that version, without anybody knowing what became of it: if it stands there, it is ours.
     pub tried: BTreeSet<i64>,
-    pub kind: CommitKind,
-}
-
-/// What is written over when somebody else has written meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CommitKind {
-    /// What is lower.
-    Progress,
-    /// No offset that can be read from: a start that was chosen since there was none.
-    Start,
-    /// Everything: a start in place of an offset that means nothing any more.
-    Reset,
+    /// It gives way to any offset that somebody else has written meanwhile, not only to a higher one: a start that the policy
+    /// chose for what stood there before.
+    pub is_start: bool,
 }
 
 /// What came of it.
@@ -47,7 +38,7 @@ pub(crate) enum CommitKind {
 pub(crate) enum Committed {
     /// It stands there, at this version. `over` tells what somebody else had written there meanwhile.
     Written { version: i32, over: Option<String> },
-    /// Somebody else wrote a higher offset, or any while a start was chosen; it was left.
+    /// Somebody else wrote an offset to which ours gives way: a higher one, or any if ours is a start. It was left.
     Ahead { theirs: i64, version: i32 },
     /// The partition is not ours any more; nothing was written.
     NotOurs,
@@ -320,13 +311,11 @@ impl Session {
             }));
         }
         let is_tried = matches!(decode_offset(&theirs), Ok(StoredOffset::At(at)) if commit.tried.contains(&at));
-        if version == before || commit.kind == CommitKind::Reset || is_tried {
+        if version == before || is_tried {
             return Ok(Ok((commit, over)));
         }
         match decode_offset(&theirs) {
-            Ok(StoredOffset::At(theirs))
-                if commit.kind == CommitKind::Start || theirs > commit.offset =>
-            {
+            Ok(StoredOffset::At(theirs)) if commit.is_start || theirs > commit.offset => {
                 Ok(Err(Committed::Ahead {
                     theirs,
                     version: version.unwrap_or(0),
@@ -523,7 +512,8 @@ impl Session {
         let mut is_ours = self.still_owns(&parting.partition, parting.token).await?;
         if is_ours {
             // Read before the owner node is looked at for good, so that whoever claims after that changes it.
-            parting.version = Some(self.offset_version(&parting.partition).await?);
+            parting.version = self.offset_version(&parting.partition).await?;
+            parting.is_unconfirmed |= parting.version.is_none();
             is_ours = self.still_owns(&parting.partition, parting.token).await?;
         }
         if !is_ours {
@@ -534,18 +524,20 @@ impl Session {
             };
             return Ok(Err(settled));
         }
-        if let Some(fault) = fault.filter(is_for_good) {
+        let fault = fault.filter(is_for_good);
+        if fault.is_some() || parting.is_unconfirmed {
             // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.
             let Some(commit) = parting.last.take() else {
                 parting.is_unconfirmed = true;
                 return Ok(Ok(parting));
             };
             let path = paths::offset(self.group(), &parting.partition);
+            let why = match fault {
+                Some(fault) => format!("{path}: {fault}"),
+                None => format!("{path} may not be looked at"),
+            };
             parting.committed = None;
-            parting.met = Some((
-                commit.offset,
-                Committed::Unsettled(format!("{path}: {fault}")),
-            ));
+            parting.met = Some((commit.offset, Committed::Unsettled(why)));
             return Ok(Ok(parting));
         }
         let last = parting.last.as_ref();
@@ -560,10 +552,11 @@ impl Session {
             offset,
             version: known,
             tried: BTreeSet::new(),
-            kind: CommitKind::Progress,
+            is_start: false,
         });
         if let Some(commit) = parting.last.take().or(again) {
             let (partition, offset) = (commit.partition.clone(), commit.offset);
+            let is_start = commit.is_start;
             let met = self.commit(vec![commit]).await?.remove(&partition);
             match &met {
                 Some(Committed::NotOurs) => return Ok(Err(Released::NotOurs)),
@@ -573,14 +566,9 @@ impl Session {
                 Some(Committed::Unsettled(_)) | None => {}
             }
             // Whoever writes over it next is written over with this one.
-            parting.committed = Some(offset);
+            parting.committed = Some(offset).filter(|_| !is_start);
             parting.met = met.map(|met| (offset, met));
         }
         Ok(Ok(parting))
     }
-}
-
-/// Whether no repetition helps.
-fn is_for_good(fault: &Fault) -> bool {
-    matches!(fault, Fault::NoAuth | Fault::Refused(_) | Fault::TooLarge)
 }

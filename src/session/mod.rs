@@ -22,8 +22,8 @@ use crate::registry::{Connection, Dialect, Fault, MultiFault, Op, Registry, Repl
 use crate::wire::encode_registration;
 use crate::wire::paths;
 
-pub(crate) use self::claim::{Claim, Claimed, Found, Stored, Want, holder};
-pub(crate) use self::commit::{Commit, CommitKind, Committed, Parting, Released};
+pub(crate) use self::claim::{Claim, Claimed, Found, Want, holder};
+pub(crate) use self::commit::{Commit, Committed, Parting, Released};
 pub(crate) use self::look::{Lookout, OwnerNode, Watched};
 
 /// Our owner nodes are at this version; a JVM's are at 0 (hazards 2.2).
@@ -66,6 +66,11 @@ fn trouble(doing: &str, path: &str, fault: Fault) -> Trouble {
         Fault::Unsupported => Trouble::OtherDialect,
         fault => Trouble::Transient(format!("{doing} {path}: {fault}")),
     }
+}
+
+/// Whether no repetition helps.
+fn is_for_good(fault: &Fault) -> bool {
+    matches!(fault, Fault::NoAuth | Fault::Refused(_) | Fault::TooLarge)
 }
 
 /// Who joins, and how.

@@ -305,11 +305,6 @@ impl Ownership {
         self.stream.forget(forgotten);
     }
 
-    /// There is no position to commit: reading has not begun, or what was read was forgotten.
-    pub fn is_forgotten(&self) -> bool {
-        lock(&self.state).ledger.is_none()
-    }
-
     /// From now on acknowledgements do not count either. Answers with the last figures.
     pub fn end(&self) -> Progress {
         self.fence();

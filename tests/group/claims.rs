@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel::config;
 use evenkeel::event::LostCause;
-use evenkeel::registry::{Dialect, Op};
+use evenkeel::registry::{Dialect, Fault, Op};
 use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request, Script};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
@@ -678,4 +678,31 @@ async fn a_standby_sends_nothing_but_its_self_check() {
     let writes =
         writes.filter(|write| write.session == standby.session() && write.act == Act::Check);
     assert_eq!(writes.count(), 0, "it proves nothing to the quorum");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_refused_half_way_leaves_nothing_in_the_way_of_others() {
+    // A6, X1, I8
+    let registry = MemoryRegistry::new().with_version(3, 4);
+    let kit = Kit::on(registry.with_tick(Duration::from_millis(500)));
+    kit.create("t", 2);
+    // The offset node may be read and not be written: on 3.4 the owner node stands by then.
+    let path = Kit::offset_path("t", 0);
+    let _ = kit.registry.clone().with_fate(move |request: &Request| {
+        let is_it = |op: &Op| matches!(op, Op::Set { path: at, .. } if *at == path);
+        match request.ops.iter().position(is_it) {
+            Some(step) => Fate::RefuseStep(step, Fault::NoAuth),
+            None => Fate::Deliver,
+        }
+    });
+    let mut member = kit.join("h1", &[("t", 1)]);
+    let is_told = |event: &Event| matches!(event, Event::Warning { what } if what.contains("cannot claim t-0"));
+    member.tells("that it is refused", is_told).await;
+    assert!(kit.owners("t").contains_key(&0));
+    // It is to be another's, who is first by its name.
+    let stranger = kit.stranger_speaking(Dialect::V3_4).await;
+    stranger.register_for("g_0", "t", 1).await;
+    until("it is out of the way", || !kit.owners("t").contains_key(&0)).await;
+    assert!(kit.owners("t").contains_key(&1));
+    stranger.close().await;
 }

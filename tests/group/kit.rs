@@ -228,8 +228,12 @@ impl Kit {
 
     /// A session that is not one of our members': a scripted one.
     pub async fn stranger(&self) -> Stranger {
+        self.stranger_speaking(Dialect::V3_5).await
+    }
+
+    pub async fn stranger_speaking(&self, dialect: Dialect) -> Stranger {
         let registry = self.registry.clone().with_session_timeout(T);
-        Stranger(registry.open(Dialect::V3_5).await.unwrap())
+        Stranger(registry.open(dialect).await.unwrap())
     }
 
     pub fn members(&self) -> Vec<String> {

@@ -1,18 +1,18 @@
 //! Races: what changes between our reading and our writing, and what is answered after it no longer matters.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenkeel::Event;
 use evenkeel::config::Reset;
 use evenkeel::event::LostCause;
 use evenkeel::registry::Op;
-use evenkeel::testing::{Fate, Kind, MemoryRegistry, Request};
+use evenkeel::testing::{Fate, Kind, MemoryRegistry, Record, Request};
 use evenkeel::wire::encode_topic;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{GROUP, Kit, at, range, topic, until};
+use crate::kit::{GROUP, Kit, Member, at, next_owned, range, topic, until};
 
 fn old_or_new(version: u32) -> Kit {
     let registry = MemoryRegistry::new().with_version(3, version);
@@ -379,58 +379,162 @@ async fn a_start_refused_to_a_former_ownership_does_not_end_the_present_one() {
     assert_eq!(member.owned(), ["t-0"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_commit_of_the_former_log_is_not_written_over_the_start_of_the_new_one() {
-    // O9, T3, I3
-    let mut kit = Kit::slow(10, 10, 1);
-    kit.create("t", 1);
-    for _ in 0..20 {
-        kit.send("t", 1);
-    }
-    let mut config = kit.config();
-    config.auto_commit_interval = Duration::from_secs(600);
-    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
-    member.settled().await;
-    kit.drain().await;
-    // Somebody writes just ahead of the commit, again and again, so that it is refused and sent anew.
-    let (hand, path, mut times) = (kit.registry.clone(), Kit::offset_path("t", 0), 6);
-    let commits = move |request: &Request| {
-        let is_it =
-            |op: &Op| matches!(op, Op::Set { path: at, data, .. } if *at == path && data == b"20");
-        request.ops.iter().any(is_it)
-    };
-    let path = Kit::offset_path("t", 0);
+/// Somebody writes just ahead of each commit of this text, so that it is refused and sent anew, as often as this says. Answers
+/// how often that is still to come.
+fn contended(kit: &Kit, path: &str, text: &'static str, times: usize) -> Arc<AtomicUsize> {
+    let (hand, path) = (kit.registry.clone(), path.to_owned());
+    let left = Arc::new(AtomicUsize::new(times));
+    let counter = left.clone();
     let _ = kit.registry.clone().with_fate(move |request: &Request| {
-        if commits(request) && times > 0 {
-            times -= 1;
+        let is_it = |op: &Op| {
+            matches!(op, Op::Set { path: at, data, .. } if *at == path && data == text.as_bytes())
+        };
+        let is_left = |left: usize| left.checked_sub(1);
+        if request.ops.iter().any(is_it)
+            && counter
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_left)
+                .is_ok()
+        {
             hand.put(&path, "0");
         }
         Fate::Deliver
     });
+    left
+}
+
+/// A member that has read twenty messages and is about to commit that, which somebody keeps it from for a while; the topic is
+/// made anew meanwhile.
+async fn remade_during_a_commit(kit: &mut Kit, reset: Reset) -> Member {
+    kit.create("t", 1);
+    for _ in 0..20 {
+        kit.send("t", 1);
+    }
+    kit.registry.put(&Kit::offset_path("t", 0), "0");
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(5);
+    config.auto_offset_reset = reset;
+    let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.drain().await;
+    let left = contended(kit, &Kit::offset_path("t", 0), "20", 6);
+    until("the commit is refused", || left.load(Ordering::SeqCst) < 6).await;
     member.told();
-    let session = member.session();
-    let since = kit
-        .registry
-        .log_since(0)
-        .last()
-        .map_or(0, |write| write.zxid);
-    let remake = async {
-        sleep(Duration::from_millis(5)).await;
-        kit.delete("t");
-        kit.create("t", 1);
-    };
-    let (committed, ()) = tokio::join!(member.connector().commit(), remake);
-    committed.unwrap();
-    let is_reset = |event: &Event| matches!(event, Event::Started { offset: 0, .. });
-    member.tells("that the new log is read", is_reset).await;
-    let ours: Vec<String> = kit
-        .writes_below(&Kit::offset_path("t", 0), since)
+    kit.delete("t");
+    kit.create("t", 1);
+    member
+}
+
+/// What a session wrote to the offset node.
+fn offsets_of(kit: &Kit, session: i64) -> Vec<String> {
+    kit.writes_below(&Kit::offset_path("t", 0), 0)
         .into_iter()
         .filter(|write| write.session == session)
-        .map(|write| String::from_utf8(write.data.unwrap()).unwrap())
-        .collect();
-    assert_eq!(ours, ["20", "0"]);
+        .filter_map(|write| String::from_utf8(write.data?).ok())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_of_the_former_log_is_not_written_over_the_start_of_the_new_one() {
+    // O9, T3, I3
+    let mut kit = Kit::slow(10, 10, 1);
+    let mut member = remade_during_a_commit(&mut kit, Reset::Smallest).await;
+    let is_reset = |event: &Event| matches!(event, Event::Started { offset: 0, .. });
+    member.tells("that the new log is read", is_reset).await;
+    // The claim confirmed what stood there.
+    let written = offsets_of(&kit, member.session());
+    assert_eq!(written, ["0", "20", "-1", "0"]);
     assert_eq!(kit.offset("t", 0).as_deref(), Some("0"));
+    // What is committed next builds on that.
+    kit.log.append(&at("t", 0), Record::new("new")).unwrap();
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("1"));
+    let told = member.told();
+    let is_repair = |event: &Event| matches!(event, Event::RewindRepaired { .. });
+    assert!(!told.iter().any(is_repair), "{told:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offset_of_the_former_log_does_not_stay_where_it_would_be_taken_for_one_of_the_new() {
+    // O9, T3, O4
+    for is_leaving in [true, false] {
+        let mut kit = Kit::slow(10, 10, 1);
+        let mut member = remade_during_a_commit(&mut kit, Reset::None).await;
+        // Long enough for the look, and for none of what follows.
+        sleep(Duration::from_millis(90)).await;
+        if !is_leaving {
+            let is_held_back = |event: &Event| matches!(event, Event::OffsetReset { to: None, .. });
+            member.tells("that it is held back", is_held_back).await;
+            sleep(Duration::from_secs(10)).await;
+            let told = member.told();
+            let is_started = |event: &Event| matches!(event, Event::Started { .. });
+            assert!(!told.iter().any(is_started), "{told:#?}");
+            assert_eq!(kit.offset("t", 0).as_deref(), Some("-1"));
+        }
+        let session = member.session();
+        let connector = member.connector.take().unwrap();
+        connector.shutdown(Duration::from_secs(5)).await.unwrap();
+        assert!(kit.owners("t").is_empty());
+        let written = offsets_of(&kit, session);
+        assert_eq!(written[..2], ["0", "20"], "the commit came through");
+        assert_eq!(kit.offset("t", 0).as_deref(), Some("-1"), "{written:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_of_a_topic_that_was_made_anew_while_it_is_given_up_is_not_committed() {
+    // T3, O9, I6
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    for _ in 0..5 {
+        kit.send("t", 2);
+    }
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(600);
+    config.drain_timeout = Duration::from_secs(3);
+    let (member, mut streams) = kit.join_unread(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    let mut stream = streams.remove(&topic("t")).unwrap().remove(0);
+    let mut messages = Vec::new();
+    for _ in 0..10 {
+        messages.push(next_owned(&mut stream).await);
+    }
+    // One partition goes to another, and everything of it is in hand still.
+    let other = kit.join("h2", &[("t", 1)]);
+    until("one is given up", || member.owned().len() == 1).await;
+    kit.delete("t");
+    kit.create("t", 2);
+    sleep(Duration::from_millis(500)).await;
+    for _ in 0..8 {
+        kit.send("t", 2);
+    }
+    for message in messages {
+        message.ack();
+    }
+    other.settled().await;
+    sleep(Duration::from_secs(1)).await;
+    let starts: Vec<i64> = kit.log.starts().iter().map(|(_, offset)| *offset).collect();
+    assert_eq!(starts, [0; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_under_way_holds_up_no_other_partition() {
+    // I14
+    let mut kit = Kit::slow(10, 10, 1);
+    kit.create("t", 2);
+    let mut config = kit.config();
+    config.auto_commit_interval = Duration::from_secs(5);
+    let member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    member.settled().await;
+    kit.send_to("t", 0);
+    kit.drain().await;
+    let left = contended(&kit, &Kit::offset_path("t", 0), "1", 6);
+    until("the commit is refused", || left.load(Ordering::SeqCst) < 6).await;
+    // Last by its name, so that it gets the other one.
+    let stranger = kit.stranger().await;
+    stranger.register_for("g_z", "t", 1).await;
+    until("it is given up", || !kit.owners("t").contains_key(&1)).await;
+    assert!(left.load(Ordering::SeqCst) > 0, "the commit goes on");
+    stranger.close().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::coordinator::begin::{Beginning, From};
+use crate::coordinator::offset::OffsetNode;
 use crate::coordinator::serving::silence::Quiet;
 use crate::coordinator::serving::{Blocked, Held, HeldState, Serving};
 use crate::event::{Event, Holder};
@@ -62,14 +63,15 @@ impl Serving<'_> {
             .extend(wants.iter().map(|want| want.partition.clone()));
         let claims = self.session.claim(wants).await?;
         for (partition, claim) in &claims {
-            if !matches!(claim, Claim::Unsettled) {
+            // One that was refused for good half way may have left an owner node on 3.4.
+            if !matches!(claim, Claim::Unsettled | Claim::Refused(_)) {
                 self.limbo.remove(partition);
             }
         }
         self.take(claims).await
     }
 
-    /// Owner nodes that an unsettled claim may have made and that are not to be ours any more (A6).
+    /// Owner nodes that a claim which did not come to its end may have made and that are not to be ours any more (A6).
     pub(super) async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
         let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
         let strays: BTreeSet<TopicPartition> =
@@ -227,14 +229,15 @@ impl Serving<'_> {
             stream: stream.clone(),
             token,
         });
+        let node = OffsetNode {
+            version: stored.version,
+            ..OffsetNode::default()
+        };
         let held = Held {
             ownership: ownership.clone(),
             stream,
-            version: stored.version,
-            committed: None,
-            tried: BTreeSet::new(),
+            node: node.clone(),
             state: HeldState::Beginning,
-            ahead: None,
             retries: 0,
             troubled_at: None,
             is_new,
@@ -245,7 +248,8 @@ impl Serving<'_> {
         self.held.insert(partition, held);
         Beginning {
             ownership,
-            from: From::Stored(stored),
+            from: From::Stored(stored.found),
+            node,
             is_new,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
+use crate::coordinator::offset::OffsetNode;
 use crate::coordinator::serving::{Done, Held, Serving};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, LostCause};
@@ -112,16 +113,11 @@ impl Serving<'_> {
                         reason: reason.clone(),
                     });
                     failures.push(format!("{partition}: {reason}"));
-                    if self.token_of(&partition) == Some(commit.token) {
-                        self.note_try(&partition, commit.offset);
-                    }
-                }
-                Committed::Written { .. } | Committed::Ahead { .. }
-                    if self.token_of(&partition) == Some(commit.token) =>
-                {
-                    self.note_commit(&partition, commit.offset, result)
                 }
                 Committed::Written { .. } | Committed::Ahead { .. } => {}
+            }
+            if self.token_of(&partition) == Some(commit.token) {
+                self.note_commit(&partition, commit.offset, result);
             }
         }
         self.lose(&lost, LostCause::OwnerNodeGone);
@@ -149,56 +145,31 @@ impl Serving<'_> {
     pub(super) fn token_of(&self, partition: &TopicPartition) -> Option<i64> {
         let held = self.held.get(partition).map(|held| &held.ownership);
         let deferred = self.deferred.get(partition);
-        let ownership = held.or(deferred.map(|(farewell, _)| &farewell.ownership));
+        let ownership = held.or(deferred.map(|farewell| &farewell.ownership));
         ownership.map(|ownership| ownership.token)
     }
 
-    /// Writes down that a commit may have been carried out, for one that is held or waits to be given up.
-    fn note_try(&mut self, partition: &TopicPartition, offset: i64) {
-        if let Some(held) = self.held.get_mut(partition) {
-            if !held.ownership.is_forgotten() {
-                held.tried.insert(offset);
-            }
-        } else if let Some((farewell, _)) = self.deferred.get_mut(partition)
-            && !farewell.ownership.is_forgotten()
-        {
-            farewell.tried.insert(offset);
-        }
+    /// What is known of the offset node of a partition that is held or waits to be given up.
+    fn node_of(&mut self, partition: &TopicPartition) -> Option<&mut OffsetNode> {
+        let held = self.held.get_mut(partition).map(|held| &mut held.node);
+        held.or_else(|| {
+            let deferred = self.deferred.get_mut(partition);
+            deferred.map(|farewell| &mut farewell.node)
+        })
     }
 
-    /// Writes down what a commit left at the offset node, for one that is held or waits to be given up.
-    pub(super) fn note_commit(
-        &mut self,
-        partition: &TopicPartition,
-        ours: i64,
-        result: &Committed,
-    ) {
-        self.core
-            .parts
-            .outlets
-            .tell_of_others(partition, ours, result);
-        let (version, written, ahead) = match result {
-            Committed::Written { version, .. } => (*version, Some(ours), None),
-            Committed::Ahead { theirs, version } => (*version, None, Some(*theirs)),
-            Committed::NotOurs | Committed::Unsettled(_) => return,
+    /// Writes down what a commit left at the offset node.
+    fn note_commit(&mut self, partition: &TopicPartition, ours: i64, result: &Committed) {
+        let Some(node) = self.node_of(partition) else {
+            return;
         };
-        // Of what was committed of a position that is given up, the version is all that counts.
-        if let Some(held) = self.held.get_mut(partition) {
-            held.version = Some(version);
-            if held.ownership.is_forgotten() {
-                return held.renew_reset();
-            }
-            held.committed = written.or(held.committed);
-            held.tried.clear();
-            held.ahead = ahead;
-        } else if let Some((farewell, _)) = self.deferred.get_mut(partition) {
-            farewell.version = Some(version);
-            if farewell.ownership.is_forgotten() {
-                return;
-            }
-            farewell.committed = written.or(farewell.committed);
-            farewell.tried.clear();
-            farewell.ahead = ahead;
+        node.note(ours, result);
+        // Nothing follows from what was met at a position that is given up.
+        if !node.is_void {
+            self.core
+                .parts
+                .outlets
+                .tell_of_others(partition, ours, result);
         }
     }
 }

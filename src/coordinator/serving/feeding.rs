@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::coordinator::begin::{Beginner, Beginning, Begun, From};
+use crate::coordinator::begin::{Beginner, Beginning, Begun, Ended, From};
 use crate::coordinator::serving::{Done, Held, HeldState, Serving};
 use crate::event::{Event, LostCause, ResetCause};
 use crate::group::TopicPartition;
@@ -49,41 +49,45 @@ impl Serving<'_> {
             return;
         }
         let now = Instant::now();
-        let due: Vec<(TopicPartition, From)> = self
+        let due: Vec<TopicPartition> = self
             .held
             .iter()
-            .filter_map(|(partition, held)| match &held.state {
-                HeldState::Later { at, from }
-                    if *at <= now && !self.awaits_commit(partition, from) =>
-                {
-                    Some((partition.clone(), from.clone()))
-                }
-                _ => None,
-            })
+            .filter(|(partition, held)| self.begins_at(partition, held).is_some_and(|at| at <= now))
+            .map(|(partition, _)| partition.clone())
             .collect();
         let mut list = Vec::new();
-        for (partition, from) in due {
+        for partition in due {
             let held = self.held.get_mut(&partition).expect("it was just found");
-            held.state = HeldState::Beginning;
-            list.push(Beginning {
-                ownership: held.ownership.clone(),
-                from,
-                is_new: held.is_new,
-            });
+            if let HeldState::Later { from, .. } =
+                std::mem::replace(&mut held.state, HeldState::Beginning)
+            {
+                list.push(Beginning {
+                    ownership: held.ownership.clone(),
+                    from,
+                    node: held.node.clone(),
+                    is_new: held.is_new,
+                });
+            }
         }
         self.begin(list);
     }
 
-    /// A new start is chosen when no commit of the old position can be written over it any more.
-    pub(super) fn awaits_commit(&self, partition: &TopicPartition, from: &From) -> bool {
-        !matches!(from, From::Offset { .. }) && self.committing.contains(partition)
+    /// When it is to be begun again, if it is and can be. A new start waits until no commit of the old position can be written
+    /// over it any more.
+    pub(super) fn begins_at(&self, partition: &TopicPartition, held: &Held) -> Option<Instant> {
+        let HeldState::Later { at, from } = &held.state else {
+            return None;
+        };
+        let awaits_commit = !matches!(from, From::Offset(_)) && self.committing.contains(partition);
+        (self.reader.is_some() && !awaits_commit).then_some(*at)
     }
 
-    pub(super) async fn on_begun(
-        &mut self,
-        ownership: Arc<Ownership>,
-        begun: Begun,
-    ) -> Result<(), Trouble> {
+    pub(super) async fn on_begun(&mut self, ended: Ended) -> Result<(), Trouble> {
+        let Ended {
+            ownership,
+            node,
+            begun,
+        } = ended;
         let partition = ownership.partition.clone();
         let is_current = self
             .held
@@ -97,43 +101,28 @@ impl Serving<'_> {
             {
                 reader.stop(std::slice::from_ref(&partition));
             }
-            let stored = match &begun {
-                Begun::Reading {
-                    version, committed, ..
-                } => Some((*version, Some(*committed))),
-                Begun::Failed { from, .. } => from.known(),
-                Begun::HeldBack { .. } | Begun::NotOurs => None,
-            };
-            if let (Some((farewell, _)), Some((version, committed))) =
-                (self.deferred.get_mut(&partition), stored)
+            if let Some(farewell) = self.deferred.get_mut(&partition)
                 // What came of a former ownership says nothing about this one.
                 && farewell.ownership.token == ownership.token
             {
-                farewell.version = version;
-                farewell.committed = committed;
+                let leaving = self.parting.get(&partition);
+                match leaving.is_some_and(|leaving| leaving.is_remade) {
+                    true => farewell.node.learn_of_former(node),
+                    false => farewell.node.learn(node),
+                }
             }
             return Ok(());
         }
         let held = self.held.get_mut(&partition).expect("it was just found");
         if let Some(from) = held.remade.take() {
-            held.state = HeldState::Later {
-                at: Instant::now(),
-                from: with_version(from, &begun),
-            };
+            held.node.learn_of_former(node);
+            let at = Instant::now();
+            held.state = HeldState::Later { at, from };
             return Ok(());
         }
+        held.node.learn(node);
         match begun {
-            Begun::Reading {
-                offset,
-                version,
-                committed,
-                queue,
-            } => {
-                // A commit may have gone on while it began: what that wrote is newer.
-                if version >= held.version {
-                    held.version = version;
-                    held.committed = Some(committed);
-                }
+            Begun::Reading { offset, queue } => {
                 held.state = HeldState::Reading;
                 // Silence is counted from here.
                 held.quiet.note(None, Instant::now());
@@ -144,11 +133,11 @@ impl Serving<'_> {
                 ownership.stream.add(ownership.clone(), queue);
                 self.tell(Event::Started { partition, offset });
             }
-            Begun::HeldBack { reason, version } => {
-                held.version = version;
+            Begun::HeldBack { reason } => {
                 held.state = HeldState::HeldBack { reason };
+                let known = held.node.version;
                 match self.lookout.watch_offset(&partition).await {
-                    Ok(now) if now == version => {}
+                    Ok(now) if now == known => {}
                     // It was repaired between the read and the watch (W1), or could not be watched: read again soon.
                     Ok(_) | Err(Trouble::Transient(_)) => {
                         self.fired.insert(Watched::Offset(partition));
@@ -158,11 +147,6 @@ impl Serving<'_> {
                 }
             }
             Begun::Failed { from, reason } => {
-                // Its start may have been committed before the reading failed.
-                if let Some((version, committed)) = from.known() {
-                    held.version = version;
-                    held.committed = committed.or(held.committed);
-                }
                 if held.begin_later(from) {
                     self.tell(Event::ReadFailed {
                         partition: Some(partition),
@@ -193,9 +177,8 @@ impl Serving<'_> {
                 let from = From::Reset {
                     cause: ResetCause::OutOfRange,
                     before,
-                    version: held.version,
                 };
-                held.forget_offsets();
+                held.node.void(ResetCause::OutOfRange);
                 held.state = HeldState::Later {
                     at: Instant::now(),
                     from,
@@ -220,45 +203,16 @@ impl Serving<'_> {
     }
 }
 
-/// The offset node's version may have moved while the beginning that is now void was under way.
-pub(super) fn with_version(from: From, begun: &Begun) -> From {
-    match (from, begun) {
-        (
-            From::Reset { cause, before, .. },
-            Begun::Reading { version, .. } | Begun::HeldBack { version, .. },
-        ) => From::Reset {
-            cause,
-            before,
-            version: *version,
-        },
-        (from, _) => from,
-    }
-}
-
 /// From where to read on after trouble: behind what was handed out.
 pub(super) fn resume(held: &Held) -> Option<From> {
-    let offset = held.ownership.read_position()?;
-    Some(From::Offset {
-        offset,
-        version: held.version,
-        committed: held.committed.unwrap_or(offset),
-    })
+    held.ownership.read_position().map(From::Offset)
 }
 
 /// A reading that was begun by a reader that is no more is to be begun again.
 pub(super) fn without_reader(begun: Begun) -> Begun {
     match begun {
-        Begun::Reading {
-            offset,
-            version,
-            committed,
-            ..
-        } => Begun::Failed {
-            from: From::Offset {
-                offset,
-                version,
-                committed,
-            },
+        Begun::Reading { offset, .. } => Begun::Failed {
+            from: From::Offset(offset),
             reason: "the brokers moved meanwhile".to_owned(),
         },
         begun => begun,

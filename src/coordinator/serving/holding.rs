@@ -25,6 +25,22 @@ impl Serving<'_> {
         }
     }
 
+    /// Awaits what others take their time for; what changes meanwhile is taken up. An owner node that changed is read after it.
+    pub(super) async fn while_noting<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                fired = self.lookout.changed() => match fired {
+                    Ok(fired) => self.note_fired(fired),
+                    // The session is over, which whoever serves it is told.
+                    Err(_) => return work.await,
+                },
+            }
+        }
+    }
+
     /// Owner nodes that changed: is what we hold still ours, is what we wait for free?
     pub(super) async fn check_owners(&mut self) -> Result<(), Trouble> {
         let mut changed = BTreeSet::new();
@@ -148,10 +164,10 @@ impl Serving<'_> {
                 && matches!(held.state, HeldState::HeldBack { .. })
             {
                 let stored = self.session.read_offset(partition, created).await?;
-                held.version = stored.version;
+                held.node.version = stored.version;
                 held.state = HeldState::Later {
                     at: now,
-                    from: From::Stored(stored),
+                    from: From::Stored(stored.found),
                 };
             }
             self.fired.remove(&watched);

@@ -60,7 +60,10 @@ impl Serving<'_> {
         let held = std::mem::take(&mut self.held)
             .into_iter()
             .map(|(partition, held)| (partition, held.ownership));
-        for (partition, ownership) in held.chain(std::mem::take(&mut self.parting)) {
+        let parting = std::mem::take(&mut self.parting)
+            .into_iter()
+            .map(|(partition, leaving)| (partition, leaving.ownership));
+        for (partition, ownership) in held.chain(parting) {
             let progress = ownership.end();
             self.tell(Event::Lost {
                 partition: partition.clone(),

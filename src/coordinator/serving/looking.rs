@@ -77,16 +77,28 @@ impl Serving<'_> {
             held.topic_created = created;
             let from = From::Reset {
                 cause: ResetCause::TopicRecreated,
-                before: held.committed,
-                version: held.version,
+                before: held.node.committed,
             };
             // A beginning that is under way takes it up when it is done.
             match held.state {
                 HeldState::Beginning => held.remade = Some(from),
                 _ => held.state = HeldState::Later { at: now, from },
             }
-            held.forget_offsets();
+            held.node.void(ResetCause::TopicRecreated);
             held.ownership.forget();
+        }
+        for (partition, leaving) in &mut self.parting {
+            let created = self.lookout.topic_created(&partition.topic);
+            let Some(created) = created.filter(|created| *created != leaving.topic_created) else {
+                continue;
+            };
+            leaving.topic_created = created;
+            // What is done of it from here on is not committed; nor is what was done before, unless that is under way.
+            leaving.ownership.forget();
+            if let Some(farewell) = self.deferred.get_mut(partition) {
+                leaving.is_remade |= self.beginning.contains(partition);
+                farewell.node.void(ResetCause::TopicRecreated);
+            }
         }
     }
 
@@ -219,22 +231,6 @@ impl Serving<'_> {
         let streams = self.core.parts.streams.get(&partition.topic);
         let has = streams.is_some_and(|list| (stream.number() as usize) < list.len());
         (!has).then_some(stream)
-    }
-
-    /// Awaits what others take their time for; what changes meanwhile is taken up.
-    async fn while_noting<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                fired = self.lookout.changed() => match fired {
-                    Ok(fired) => self.note_fired(fired),
-                    // The session is over, which whoever serves it is told.
-                    Err(_) => return work.await,
-                },
-            }
-        }
     }
 
     pub(super) async fn assign(&mut self, expansion: &Expansion) -> Result<Assignment, String> {

@@ -25,7 +25,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::coordinator::begin::{Beginnings, From};
 use crate::coordinator::keeper::Keeper;
-use crate::coordinator::part::{Farewell, Parted, pending};
+use crate::coordinator::offset::OffsetNode;
+use crate::coordinator::part::{Farewell, Parted};
 use crate::coordinator::serving::feeding::without_reader;
 use crate::coordinator::serving::silence::{Answer, Quiet};
 use crate::coordinator::{Command, Coordinator, Over, Phase, Snapshot, stopped};
@@ -59,13 +60,8 @@ const LAST_RETRY: Duration = Duration::from_secs(2);
 struct Held {
     ownership: Arc<Ownership>,
     stream: StreamId,
-    version: Option<i32>,
-    committed: Option<i64>,
-    /// Commits since of which nobody knows whether they were carried out.
-    tried: BTreeSet<i64>,
+    node: OffsetNode,
     state: HeldState,
-    /// Somebody set the offset forward: nothing is committed until we pass it.
-    ahead: Option<i64>,
     retries: u32,
     /// How far reading had got at the last trouble.
     troubled_at: Option<i64>,
@@ -80,31 +76,7 @@ struct Held {
 impl Held {
     /// What is to be committed of it, if anything.
     fn pending(&self) -> Option<Commit> {
-        pending(
-            &self.ownership,
-            self.version,
-            self.committed,
-            &self.tried,
-            self.ahead,
-        )
-    }
-
-    /// A reset is due: nothing that was committed, tried or found of the old position may be written any more.
-    fn forget_offsets(&mut self) {
-        self.committed = None;
-        self.tried.clear();
-        self.ahead = None;
-    }
-
-    /// The reset that is due knows the offset node as it stands now.
-    fn renew_reset(&mut self) {
-        let due = match &mut self.state {
-            HeldState::Later { from, .. } => Some(from),
-            _ => self.remade.as_mut(),
-        };
-        if let Some(From::Reset { version, .. }) = due {
-            *version = self.version;
-        }
+        self.node.pending(&self.ownership)
     }
 
     /// Reading is begun again from there after a pause, which grows with every failure. Answers whether it is the first.
@@ -128,6 +100,15 @@ enum HeldState {
     HeldBack {
         reason: String,
     },
+}
+
+/// A partition that is being given up.
+struct Leaving {
+    ownership: Arc<Ownership>,
+    /// The transaction that created the topic.
+    topic_created: i64,
+    /// The topic was made anew while this was being begun.
+    is_remade: bool,
 }
 
 /// A partition that should be ours and is held by somebody else.
@@ -162,9 +143,9 @@ pub(super) struct Serving<'a> {
     lookout: Lookout,
     fired: BTreeSet<Watched>,
     held: BTreeMap<TopicPartition, Held>,
-    parting: BTreeMap<TopicPartition, Arc<Ownership>>,
+    parting: BTreeMap<TopicPartition, Leaving>,
     /// Fenced, and waiting for a beginning or a commit that is under way before they are given up.
-    deferred: BTreeMap<TopicPartition, (Farewell, bool)>,
+    deferred: BTreeMap<TopicPartition, Farewell>,
     beginning: BTreeSet<TopicPartition>,
     /// Those of the commit that is under way.
     committing: BTreeSet<TopicPartition>,
@@ -341,11 +322,12 @@ impl<'a> Serving<'a> {
             self.is_unfinished = false;
             let fired = self.lookout.changed_already()?;
             self.note_fired(fired);
-            self.check_owners().await?;
+            let checked = self.check_owners().await;
             // Before the first look nobody knows for how many partitions a reader is to have room.
             if !self.view.members.is_empty() {
                 self.find_brokers().await?;
             }
+            checked?;
             self.recheck_held_back().await?;
             let expansion = self.look().await?;
             self.find_brokers().await?;
@@ -455,14 +437,12 @@ impl<'a> Serving<'a> {
                     self.beginning.remove(partition);
                 }
                 let mut trouble = begun.trouble;
-                for (ownership, begun) in begun.list {
-                    let begun = if reader == self.reader_number {
-                        begun
-                    } else {
-                        without_reader(begun)
-                    };
+                for mut ended in begun.list {
+                    if reader != self.reader_number {
+                        ended.begun = without_reader(ended.begun);
+                    }
                     // Every one is taken up, whatever became of another.
-                    if let Err(another) = self.on_begun(ownership, begun).await {
+                    if let Err(another) = self.on_begun(ended).await {
                         trouble = Some(another);
                     }
                 }
@@ -473,7 +453,6 @@ impl<'a> Serving<'a> {
                 let waiters = std::mem::take(&mut self.commit_waiters_served);
                 self.on_committed(commits, results, waiters)?;
                 self.part_with_deferred();
-                self.begin_again();
                 self.serve_waiters();
                 Ok(false)
             }
@@ -505,14 +484,7 @@ impl<'a> Serving<'a> {
         let retries = self
             .held
             .iter()
-            .filter_map(|(partition, held)| match &held.state {
-                HeldState::Later { at, from }
-                    if self.reader.is_some() && !self.awaits_commit(partition, from) =>
-                {
-                    Some(*at)
-                }
-                _ => None,
-            });
+            .filter_map(|(partition, held)| self.begins_at(partition, held));
         let blocked = (!self.blocked.is_empty()).then_some(self.next_poll);
         // While a look is to come anyway, what is due waits for it.
         let due = self
@@ -623,7 +595,7 @@ impl<'a> Serving<'a> {
             suspended: self
                 .held
                 .iter()
-                .filter(|(_, held)| held.ahead.is_some())
+                .filter(|(_, held)| held.node.ahead.is_some())
                 .map(|(p, _)| p.clone())
                 .collect(),
             has_brokers: self.reader.is_some() && !self.standing.contains_key("kafka"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use crate::coordinator::part::{Departure, Farewell};
-use crate::coordinator::serving::{Done, LAST_WORDS, Serving};
+use crate::coordinator::serving::{Done, LAST_WORDS, Leaving, Serving};
 use crate::event::Event;
 use crate::group::{ConsumerId, StreamId, TopicPartition};
 use crate::rebalance::Plan;
@@ -83,20 +83,21 @@ impl Serving<'_> {
             };
             held.ownership.fence();
             stopped.push(partition.clone());
-            self.parting
-                .insert(partition.clone(), held.ownership.clone());
+            let leaving = Leaving {
+                ownership: held.ownership.clone(),
+                topic_created: held.topic_created,
+                is_remade: held.remade.is_some(),
+            };
+            self.parting.insert(partition.clone(), leaving);
             let farewell = Farewell {
                 ownership: held.ownership,
-                version: held.version,
-                committed: held.committed,
-                tried: held.tried,
+                node: held.node,
                 // The offsets of a topic that was deleted are left as they are (T2).
-                ahead: held.ahead,
                 is_topic_gone: self.lookout.is_missing(&partition.topic),
                 is_to_jvm,
             };
             if self.committing.contains(&partition) || self.beginning.contains(&partition) {
-                self.deferred.insert(partition, (farewell, is_to_jvm));
+                self.deferred.insert(partition, farewell);
             } else {
                 ready.push(farewell);
             }
@@ -118,7 +119,6 @@ impl Serving<'_> {
         let ready = ready
             .iter()
             .filter_map(|partition| self.deferred.remove(partition))
-            .map(|(farewell, _)| farewell)
             .collect();
         self.depart(ready);
     }

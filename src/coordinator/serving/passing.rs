@@ -50,7 +50,11 @@ impl Serving<'_> {
     fn ownership_of(&self, partition: &TopicPartition) -> Option<&Arc<Ownership>> {
         let held = self.held.get(partition).map(|held| &held.ownership);
         let deferred = self.deferred.get(partition);
-        held.or_else(|| deferred.map(|(farewell, _)| &farewell.ownership))
-            .or_else(|| self.parting.get(partition))
+        held.or_else(|| deferred.map(|farewell| &farewell.ownership))
+            .or_else(|| {
+                self.parting
+                    .get(partition)
+                    .map(|leaving| &leaving.ownership)
+            })
     }
 }

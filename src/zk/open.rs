@@ -1,9 +1,9 @@
 //! Opening a session, and saying what is in the way when there is none.
 
 use std::future::Future;
-use std::time::Duration;
+use std::pin::pin;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use zookeeper_client::Client;
 
 use crate::error::Error;
@@ -19,19 +19,52 @@ use crate::zk::probe;
 pub(super) async fn open(settings: &ZkSettings, dialect: Dialect) -> Result<Client, Error> {
     check(settings)?;
     let whole = settings.connection_timeout;
-    // The rest is for finding out why.
-    let rest = (whole / 4).min(Duration::from_secs(1));
-    let end = Instant::now() + whole.saturating_sub(rest);
-    let client = match within(end, connect(settings, dialect)).await {
-        Ok(client) => client,
-        Err(why) => return Err(diagnose(settings, rest, "no session", &why).await),
+    let begun = Instant::now();
+    let mut attempt = pin!(attempt(settings, dialect, begun + whole));
+    // What is in the way is looked for while there is time: a busy server takes its own to say so.
+    let half = begun + whole / 2;
+    let mut probing = pin!(async {
+        sleep_until(half).await;
+        probe::all(&settings.hosts, whole / 2).await
+    });
+    let mut findings = None;
+    let (what, why) = loop {
+        tokio::select! {
+            biased;
+            ended = &mut attempt => match ended {
+                Ok(client) => return Ok(client),
+                Err(Failure::NoChroot) => return Err(missing(settings)),
+                Err(Failure::Other(what, why)) => break (what, why),
+            },
+            found = &mut probing, if findings.is_none() => findings = Some(found),
+        }
     };
+    let findings = match findings {
+        Some(findings) => findings,
+        None if Instant::now() < half => probe::all(&settings.hosts, whole / 2).await,
+        None => probing.await,
+    };
+    let place = connect_string(settings);
+    // The client's own words rarely tell what is in the way.
+    let text = format!("{what} from ZooKeeper at {place} within {whole:?} ({why}): {findings}");
+    Err(Error::new(ErrorKind::Connection, text))
+}
+
+enum Failure {
+    NoChroot,
+    /// What there is not, and the client's reason.
+    Other(&'static str, String),
+}
+
+async fn attempt(settings: &ZkSettings, dialect: Dialect, end: Instant) -> Result<Client, Failure> {
+    let connected = within(end, connect(settings, dialect)).await;
+    let client = connected.map_err(|why| Failure::Other("no session", why))?;
     match within(end, prove(&client)).await {
         Ok(true) => Ok(client),
-        Ok(false) => Err(missing(settings)),
+        Ok(false) => Err(Failure::NoChroot),
         Err(why) => {
             let what = "a session, but no answer to its first transaction";
-            Err(diagnose(settings, rest, what, &why).await)
+            Err(Failure::Other(what, why))
         }
     }
 }
@@ -44,17 +77,6 @@ async fn within<T>(
         Ok(result) => result,
         Err(_) => Err("timeout".to_owned()),
     }
-}
-
-/// The client's own words rarely tell what is in the way.
-async fn diagnose(settings: &ZkSettings, rest: Duration, what: &str, why: &str) -> Error {
-    let findings = probe::all(&settings.hosts, rest).await;
-    let place = connect_string(settings);
-    let whole = settings.connection_timeout;
-    Error::new(
-        ErrorKind::Connection,
-        format!("{what} from ZooKeeper at {place} within {whole:?} ({why}): {findings}"),
-    )
 }
 
 /// The connect string, without secrets.

@@ -400,6 +400,44 @@ fn every_test_that_the_map_of_hazards_names_exists() {
 }
 
 #[test]
+fn every_promise_has_its_bound_and_names_tests_that_exist() {
+    let text = fs::read_to_string(root().join("docs/promises.md")).unwrap();
+    let tests = tests();
+    let sections: Vec<&str> = text
+        .split("\n## ")
+        .filter(|part| part[1..].starts_with(". "))
+        .collect();
+    assert_eq!(sections.len(), 8);
+    for section in sections {
+        let title = section.lines().next().unwrap();
+        for part in [
+            "*Promise.*",
+            "*Bound.*",
+            "*Rests on.*",
+            "*What breaks it.*",
+            "*Tested.*",
+        ] {
+            assert!(
+                section.contains(&format!("\n{part}")),
+                "{title} has no {part}"
+            );
+        }
+        let (_, tested) = section.split_once("\n*Tested.*").unwrap();
+        // A test's name is a sentence; a path or a setting is none.
+        let names = tested.split('`').skip(1).step_by(2);
+        let is_name = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let names: Vec<&str> = names.filter(is_name).collect();
+        assert!(names.len() >= 3, "{title}: {names:?}");
+        for name in names {
+            assert!(
+                tests.contains(name),
+                "{title} names {name}, which is not there"
+            );
+        }
+    }
+}
+
+#[test]
 fn every_hazard_that_a_test_of_groups_names_is_in_the_map() {
     let map = hazards(&fs::read_to_string(root().join("tests/hazards.toml")).unwrap());
     for (id, test) in named_in_groups() {

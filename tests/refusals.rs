@@ -37,7 +37,10 @@ fn tree() -> Tree {
 
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Why there is no connection; said within the connection time-out, give or take a busy machine.
+/// What a busy machine may add to a bound.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Why there is no connection; said within the connection time-out.
 #[track_caller]
 fn refusal(connect: &str) -> Error {
     let config = Config::new("g", connect).unwrap();
@@ -45,7 +48,7 @@ fn refusal(connect: &str) -> Error {
     let start = Instant::now();
     let error = block_on(ConsumerConnector::connect(config)).expect_err("nobody serves there");
     let took = start.elapsed();
-    assert!(took < PATIENCE * 2, "said after {took:?}: {error}");
+    assert!(took < PATIENCE + SLACK, "said after {took:?}: {error}");
     assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
     error
 }
@@ -277,10 +280,7 @@ fn an_owner_node_that_nobody_understands_is_named_waited_for_and_never_touched()
         matches!(event, Event::Waiting { .. })
     });
     let text = event.to_string();
-    assert!(
-        text.contains("owned:2") || text.contains("owned-2") || text.contains(path),
-        "{text}"
-    );
+    assert!(text.contains(path), "{text}");
     assert!(
         text.contains("nobody") && text.contains("not registered") && !text.contains('\u{1b}'),
         "{text}"
@@ -426,7 +426,7 @@ fn no_broker_in_reach_is_told_once_and_the_share_is_kept() {
 }
 
 #[test]
-fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
+fn a_group_that_a_brokers_acl_denies_is_told_once_and_reads_all_the_same() {
     // docs/brokers.md
     let chroot = "/denied";
     tree().make(chroot, "");
@@ -474,6 +474,24 @@ fn a_group_that_a_brokers_acl_denies_reads_all_the_same() {
     until("and all that comes", LONG, || {
         ours.texts().len() == sent.len()
     });
+    let told = |event: &Event| {
+        matches!(event, Event::Warning { .. }) && event.to_string().contains("deny us the group")
+    };
+    let event = ours.wait_for("it is told", told);
+    let text = event.to_string();
+    assert!(
+        text.contains("GroupAuthorizationFailed") && text.contains("no error"),
+        "{text}"
+    );
+    let events = ours.events();
+    assert_eq!(events.iter().filter(|event| told(event)).count(), 1);
+    assert!(
+        !events.iter().any(|event| matches!(
+            event,
+            Event::Lost { .. } | Event::Released { .. } | Event::BrokersMissing { .. }
+        )),
+        "the share is kept: {events:#?}"
+    );
     let (_, finished) = ours.leave();
     assert_eq!(finished.len(), sent.len());
     let tree = Tree::connect_below(zookeeper(), chroot);

@@ -230,7 +230,7 @@ pub const KEYS: &[Key] = keys! {
     "takeover.delay.ms", "0", "ours", Honoured,
         |c, v| { c.takeover_delay = v.ms()?; Ok(()) },
         |c| ms(c.takeover_delay),
-        "How long to wait before reading offsets after another member's unclean end, in which a late commit of it may still arrive.";
+        "How long nothing new is claimed, and so no offset read, after another member has gone, since a late commit of it may still arrive. An orderly end is not told from a death: a JVM's is the end of its session too (L-126).";
     "registration.check.interval.ms", "30000", "ours", Honoured,
         |c, v| { c.registration_check_interval = v.positive_ms()?; Ok(()) },
         |c| ms(c.registration_check_interval),

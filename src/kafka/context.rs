@@ -122,3 +122,46 @@ pub(super) fn describe(error: &KafkaError) -> String {
 pub(super) fn code(error: &KafkaError) -> Option<RDKafkaErrorCode> {
     error.rdkafka_error_code()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// A log that nobody should have installed.
+    struct Bomb(Arc<AtomicUsize>);
+
+    impl Subscriber for Bomb {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("as a test wishes");
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_log_subscriber_that_panics_does_not_unwind_into_librdkafka() {
+        // K7
+        let (watch, heard) = (Watch::default(), Arc::new(AtomicUsize::new(0)));
+        tracing::subscriber::with_default(Bomb(heard.clone()), || {
+            for level in [RDKafkaLogLevel::Error, RDKafkaLogLevel::Debug] {
+                watch.log(level, "FETCH", "a line");
+            }
+        });
+        assert_eq!(heard.load(Ordering::Relaxed), 2);
+        assert!(watch.take_served(), "and the poll is known to have served");
+    }
+}

@@ -80,6 +80,8 @@ pub(super) struct Service {
     is_down: bool,
     look_again: Instant,
     warned: VecDeque<(Instant, String)>,
+    /// The brokers have denied us the group, which was told.
+    is_denied: bool,
     closers: Vec<oneshot::Sender<()>>,
 }
 
@@ -107,6 +109,7 @@ impl Service {
             is_down: false,
             look_again: now,
             warned: VecDeque::new(),
+            is_denied: false,
             closers: Vec::new(),
         }
     }
@@ -459,12 +462,12 @@ impl Service {
                     self.renew(&text);
                 }
             }
+            Some(Code::GroupAuthorizationFailed) => self.denied(&text),
             // Said by `AllBrokersDown` if it matters; and a group of brokers' own does not concern us (docs/brokers.md).
             Some(
                 Code::BrokerTransportFailure
                 | Code::Resolve
                 | Code::OperationTimedOut
-                | Code::GroupAuthorizationFailed
                 | Code::CoordinatorNotAvailable
                 | Code::CoordinatorLoadInProgress
                 | Code::NotCoordinator
@@ -472,6 +475,17 @@ impl Service {
                 | Code::PartitionEOF,
             ) => tracing::debug!("{text}"),
             _ => self.warn(text),
+        }
+    }
+
+    /// The group that librdkafka wants and we do not use: no error, but its denials fill the brokers' logs.
+    fn denied(&mut self, text: &str) {
+        tracing::debug!("{text}");
+        if !self.is_denied {
+            self.is_denied = true;
+            self.shared.tell(Notice::Warning(format!(
+                "the brokers deny us the group: {text}; it is no error while offsets are in ZooKeeper, reading goes on and the share is kept"
+            )));
         }
     }
 

@@ -28,7 +28,7 @@ const DEFAULTS: [(&str, &str); 6] = [
     ("fetch.queue.backoff.ms", "10"),
     // A partition that is added waits for the long poll under way.
     ("fetch.wait.max.ms", "100"),
-    // No group is joined; a low value only shortens what waits for a coordinator.
+    // No group is joined; a low value only shortens what waits for a coordinator. A user cannot set them.
     ("session.timeout.ms", "3000"),
     ("heartbeat.interval.ms", "1000"),
     ("reconnect.backoff.max.ms", "1000"),
@@ -262,6 +262,31 @@ mod tests {
             .unwrap();
         assert_eq!(config.get("fetch.queue.backoff.ms"), Some("77"));
         assert_eq!(config.get("fetch.wait.max.ms"), Some("100"));
+    }
+
+    #[test]
+    fn the_documentation_names_whatever_the_client_is_given() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, text) = text.split_once("## Settings of the Kafka client").unwrap();
+        let (_, given) = text.split_once("What it is given unless told").unwrap();
+        for generation in [Generation::Negotiating, Generation::Old] {
+            let config = fetching(&[]).config(generation).unwrap();
+            for key in config.config_map().keys() {
+                let is_named =
+                    given.contains(&format!("`{key}`")) || given.contains(&format!("`{key}="));
+                assert!(is_named, "{key} is not explained");
+            }
+        }
+        // Those that have one value and no other name.
+        let fixed = DEFAULTS.into_iter().chain(FORCED);
+        for (key, value) in
+            fixed.filter(|(key, _)| !matches!(*key, "group.id" | "fetch.wait.max.ms"))
+        {
+            let is_told = given.contains(&format!("`{key}={value}`"))
+                || given.contains(&format!("`{key}` | {value} |"));
+            assert!(is_told, "{key}={value}");
+        }
     }
 
     #[test]

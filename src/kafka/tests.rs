@@ -706,3 +706,34 @@ async fn a_client_ends_on_the_closers_thread_whoever_drops_the_last_message() {
         assert_eq!(place, Some("evenkeel-closer"));
     }
 }
+
+#[tokio::test]
+async fn a_group_that_brokers_deny_is_told_once_and_reading_goes_on() {
+    // docs/brokers.md
+    let cluster = cluster(1);
+    let producer = producer(&cluster);
+    produce(&producer, 0, 0..3);
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::FindCoordinator, &[refusal; 20]);
+    let reader = reader(&cluster);
+    let mut tap = read(&reader, 0, 0).await.unwrap();
+    assert_eq!(tap.offsets(3).await, [0, 1, 2]);
+    let notice = within(reader.notice()).await;
+    assert!(
+        matches!(&notice, Notice::Warning(text) if text.contains("deny us the group") && text.contains("no error")),
+        "{notice:?}"
+    );
+    // Another client is denied again, which is no news.
+    reader
+        .shared
+        .inbox
+        .push(Letter::Fail("as a test wishes".into()));
+    assert!(matches!(tap.next().await, Err(Trouble::Failed(_))));
+    produce(&producer, 0, 3..5);
+    let mut tap = read(&reader, 0, 3).await.unwrap();
+    assert_eq!(tap.offsets(2).await, [3, 4]);
+    let waker = Waker::noop();
+    let mut notice = reader.notice();
+    let more = notice.as_mut().poll(&mut Context::from_waker(waker));
+    assert!(more.is_pending(), "{more:?}");
+}

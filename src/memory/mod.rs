@@ -4,6 +4,8 @@
 //! listeners run. They follow tokio's clock, so that a test with paused time sees a session end after six seconds that
 //! take no time; they read no other clock and roll no dice but those they are given, so that a run can be repeated.
 //!
+//! `examples/in_memory.rs` tests a whole service this way, with faults and a [judge](check) at the end: copy it.
+//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
 //! use evenkeel::memory::MemoryRegistry;

@@ -203,3 +203,34 @@ fn haz_o3_commit_lost_reply_and_the_look_at_it_lost_too() {
         assert_eq!(group.finish(vec![member, rival], Vec::new()), 0);
     });
 }
+
+#[test]
+fn haz_s9_a_session_whose_opening_answer_was_lost_holds_nothing_and_is_in_nobodys_way() {
+    on_each(|version| {
+        let group = Group::new(version, "haz_s9");
+        let timeout = Duration::from_secs(4);
+        group.proxy.lose_reply(Matcher::of(&[Op::Connect]), 2);
+        let member = group.join(timeout);
+        group.wait_shared(&[&member]);
+        group.wait_finished(&member, 20);
+        let mut lost = group.proxy.sessions();
+        let kept = lost.split_off(2);
+        assert!(kept.iter().all(|session| !lost.contains(session)));
+        for phantom in lost {
+            // The server ends it, since nobody speaks in it, and that is all it ever did.
+            let what = format!("the end of 0x{phantom:x}");
+            group.log().await_txn(&what, LONG, |txn| {
+                txn.session == phantom && txn.changes == [Change::Closed]
+            });
+            for txn in group.log().more() {
+                let is_nothing =
+                    |change: &Change| matches!(change, Change::Opened { .. } | Change::Closed);
+                assert!(
+                    txn.session != phantom || txn.changes.iter().all(is_nothing),
+                    "{txn:?}"
+                );
+            }
+        }
+        assert_eq!(group.finish(vec![member], Vec::new()), 0);
+    });
+}

@@ -528,6 +528,39 @@ async fn a_dialect_that_is_set_and_not_spoken_there_ends_the_member_with_words()
     assert!(error.to_string().contains("zookeeper.dialect"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_old_dialect_is_spoken_to_newer_servers_if_that_is_asked_for() {
+    // hazards 2.2
+    let mut kit = Kit::new();
+    kit.create("t", 6);
+    kit.send("t", 6);
+    let mut config = kit.config();
+    config.zookeeper_dialect = config::Dialect::V3_4;
+    let old = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+    old.settled().await;
+    let session = kit.registry.session(old.session()).unwrap();
+    assert_eq!(session.dialect, Dialect::V3_4);
+    assert_stamped(&kit, "t", 6);
+    // One that finds it out shares with it.
+    let new = kit.join("h2", &[("t", 1)]);
+    until("they share", || {
+        kit.owners("t") == range_of(&[&old, &new], 6)
+    })
+    .await;
+    let session = kit.registry.session(new.session()).unwrap();
+    assert_eq!(session.dialect, Dialect::V3_5);
+    kit.send("t", 6);
+    kit.drain().await;
+    assert_eq!(kit.duplicates(), 0);
+    assert_stamped(&kit, "t", 6);
+    assert!(old.leave().await.forced.is_empty());
+    until("the other has all", || new.owned().len() == 6).await;
+    assert!(new.leave().await.forced.is_empty());
+    for partition in 0..6 {
+        assert_eq!(kit.offset("t", partition).as_deref(), Some("2"));
+    }
+}
+
 fn member_session(event: &Event) -> Option<i64> {
     match event {
         Event::Joined { session, .. } => Some(*session),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel::clock::{LeaseClock, TokioClock};
+use evenkeel::config::LeaseMode;
 use evenkeel::lease::Moment;
 use evenkeel::registry::Op;
 use evenkeel::testing::{Fate, Kind, Request};
@@ -12,7 +13,7 @@ use evenkeel::{ErrorKind, Event};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Kit, T, next_owned, topic};
+use crate::kit::{Kit, Member, T, next_owned, range_of, topic, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_proof_that_is_answered_late_counts_from_its_sending() {
@@ -160,4 +161,118 @@ async fn between_two_lent_messages_the_lease_is_looked_at() {
     assert!(stream.recv().now_or_never().is_none());
     kit.registry.heal(member.session());
     assert_eq!(stream.recv().await.unwrap().offset(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_lease_delivery_goes_on_through_what_would_be_a_lapse() {
+    // docs/promises.md, 1
+    for lease in [LeaseMode::Quorum, LeaseMode::Off] {
+        let mut kit = Kit::new();
+        kit.create("t", 2);
+        let mut config = kit.config();
+        config.lease = lease;
+        let mut member = kit.join_with(kit.builder("h1", config), &[("t", 1)]);
+        member.settled().await;
+        kit.send("t", 2);
+        kit.drain().await;
+        let session = member.session();
+        kit.registry.cut(session);
+        sleep(T / 2 + Duration::from_millis(100)).await;
+        kit.send("t", 2);
+        sleep(Duration::from_millis(500)).await;
+        let is_blind = lease == LeaseMode::Off;
+        assert_eq!(kit.is_all_finished(), is_blind, "{lease:?}");
+        assert_eq!(
+            member
+                .connector()
+                .health()
+                .lease_left
+                .is_some_and(|left| left.is_zero()),
+            !is_blind
+        );
+        kit.registry.heal(session);
+        kit.drain().await;
+        // What it did meanwhile is committed, since the session lived.
+        member.connector().commit().await.unwrap();
+        assert_eq!(kit.offset("t", 1).as_deref(), Some("2"));
+        assert_eq!(member.session(), session);
+        let told = member.told();
+        let is_lapse = |event: &&Event| matches!(event, Event::Lapsed | Event::Resumed { .. });
+        assert_eq!(
+            told.iter().filter(is_lapse).count(),
+            if is_blind { 0 } else { 2 }
+        );
+        // That it is blind is told when it is set up.
+        let is_warned = told.iter().any(|event| {
+            matches!(event, Event::Warning { .. }) && event.to_string().contains("lease")
+        });
+        assert_eq!(is_warned, is_blind, "{told:#?}");
+    }
+}
+
+/// The clock on the wall of somebody who cannot leave it alone.
+#[derive(Clone)]
+struct Jumping {
+    clock: TokioClock,
+    jumps: Arc<AtomicU64>,
+}
+
+impl LeaseClock for Jumping {
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        // From the epoch to the year 2200 and back, by what no two looks have in common.
+        let jump = self.jumps.fetch_add(1, Ordering::SeqCst);
+        jump.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7_258_118_400_000
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_on_the_wall_that_jumps_decides_nothing() {
+    // S12
+    let mut kit = Kit::new();
+    kit.create("t", 6);
+    let clock = Jumping {
+        clock: TokioClock::new(),
+        jumps: Arc::default(),
+    };
+    let join = |host: &str| {
+        let builder = kit.builder(host, kit.config());
+        kit.join_with(builder.with_clock(Arc::new(clock.clone())), &[("t", 1)])
+    };
+    let mut members: Vec<Member> = ["h1", "h2", "h3"].map(join).into();
+    let share = |kit: &Kit, members: &[Member]| {
+        kit.owners("t") == range_of(&members.iter().collect::<Vec<_>>(), 6)
+    };
+    until("they share", || share(&kit, &members)).await;
+    for _ in 0..20 {
+        kit.send("t", 6);
+        sleep(T / 4).await;
+        assert!(share(&kit, &members), "and nobody looks at the calendar");
+    }
+    kit.drain().await;
+    assert_eq!(kit.duplicates(), 0);
+    for member in &mut members {
+        let told = member.told();
+        let is_trouble = |event: &&Event| {
+            matches!(
+                event,
+                Event::Lapsed | Event::Lost { .. } | Event::SessionLost { .. }
+            )
+        };
+        assert_eq!(told.iter().find(is_trouble), None);
+    }
+    // A session that ends is replaced, a death is got over.
+    kit.expire(members[0].session());
+    until("they share again", || share(&kit, &members)).await;
+    members.remove(1).die(&kit.registry);
+    until("two share", || share(&kit, &members)).await;
+    kit.send("t", 6);
+    kit.drain().await;
+    assert!(
+        clock.jumps.load(Ordering::SeqCst) > 0,
+        "somebody looked at it"
+    );
 }

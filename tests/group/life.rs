@@ -1,5 +1,6 @@
 //! Joining, sharing, leaving, dying.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use evenkeel::event::ResetCause;
 use evenkeel::stream::{Reader, ReaderSource};
 use evenkeel::testing::{Act, MemoryLog};
 use evenkeel::wire::Broker;
-use evenkeel::{Error, Event};
+use evenkeel::{Error, Event, TopicPartition};
 
 use crate::kit::{Kit, Member, T, range_of, topic, until};
 
@@ -28,6 +29,7 @@ async fn one_member_owns_and_reads_everything() {
 
 #[tokio::test(start_paused = true)]
 async fn a_newcomer_gets_its_share_and_only_the_difference_moves() {
+    // W9
     let mut kit = Kit::new();
     kit.create("t", 12);
     let first = kit.join("h1", &[("t", 1)]);
@@ -95,6 +97,55 @@ async fn a_dead_members_share_is_taken_when_its_session_ends() {
     until("the other has all", || second.owned().len() == 6).await;
     kit.send("t", 6);
     kit.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_member_has_gone_nothing_new_is_claimed_for_the_takeover_delay_and_no_longer() {
+    // hazards 2.8
+    let (delay, breath) = (Duration::from_secs(3), Duration::from_millis(100));
+    for is_orderly in [true, false] {
+        let mut kit = Kit::new();
+        kit.create("t", 6);
+        let mut config = kit.config();
+        config.takeover_delay = delay;
+        let join = |host: &str| kit.join_with(kit.builder(host, config.clone()), &[("t", 1)]);
+        let (first, second) = (join("h1"), join("h2"));
+        until("both share", || {
+            first.owned().len() == 3 && second.owned().len() == 3
+        })
+        .await;
+        let (name, kept) = (first.name.clone(), second.owned());
+        if is_orderly {
+            first.leave().await;
+        } else {
+            first.die(&kit.registry);
+        }
+        until("it is gone", || !kit.members().contains(&name)).await;
+        let gone = tokio::time::Instant::now();
+        while gone.elapsed() < delay - breath {
+            kit.send("t", 6);
+            tokio::time::sleep(breath / 2).await;
+            assert_eq!(second.owned(), kept, "after {:?}", gone.elapsed());
+            assert_eq!(kit.owners("t").len(), 3);
+            let finished = kit.finished.lock().unwrap();
+            let finished: BTreeSet<(TopicPartition, i64)> =
+                finished.iter().map(|(at, o, _)| (at.clone(), *o)).collect();
+            let of_its_own = |(at, _): &&(TopicPartition, i64)| kept.contains(&at.to_string());
+            let mut of_its_own = kit.sent.iter().filter(of_its_own);
+            assert!(
+                of_its_own.all(|sent| finished.contains(sent)),
+                "what is held flows on"
+            );
+        }
+        until("the other has all", || second.owned().len() == 6).await;
+        assert!(gone.elapsed() < delay + breath, "{:?}", gone.elapsed());
+        kit.drain().await;
+        // Somebody who comes is no departure.
+        let came = tokio::time::Instant::now();
+        let third = kit.join_with(kit.builder("h3", config.clone()), &[("t", 1)]);
+        until("they share", || third.owned().len() == 3).await;
+        assert!(came.elapsed() < delay / 3, "{:?}", came.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,6 +377,50 @@ async fn a_member_that_comes_and_goes_does_not_touch_those_with_other_topics() {
         3
     );
     assert_eq!(a.owned().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stays_with_its_owner_flows_on_while_another_comes_and_goes() {
+    // W9
+    let mut kit = Kit::new();
+    kit.create("t", 6);
+    let first = kit.join("h1", &[("t", 1)]);
+    first.settled().await;
+    let (alone, before) = (kit.owners("t"), kit.registry.zxid());
+    let mut staying: BTreeSet<i32> = (0..6).collect();
+    for round in 0..10 {
+        let second = kit.join("h2", &[("t", 1)]);
+        until("they share", || {
+            kit.owners("t") == range_of(&[&first, &second], 6)
+        })
+        .await;
+        let shared = kit.owners("t");
+        staying.retain(|partition| shared[partition] == alone[partition]);
+        // While it comes and goes, what stays is finished as soon as it is sent.
+        kit.send("t", 6);
+        let flows = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let finished = kit.finished.lock().unwrap().clone();
+            let count = |partition| {
+                let its = finished
+                    .iter()
+                    .filter(|(at, _, _)| at.partition == partition);
+                its.count()
+            };
+            for partition in &staying {
+                assert_eq!(count(*partition), round + 1, "t-{partition}");
+            }
+        };
+        tokio::join!(second.leave(), flows);
+        until("one has all", || kit.owners("t") == alone).await;
+    }
+    assert!(!staying.is_empty());
+    for partition in &staying {
+        let path = Kit::owner_path("t", *partition);
+        assert_eq!(kit.writes_below(&path, before), [], "t-{partition}");
+    }
+    kit.drain().await;
+    assert_eq!(kit.duplicates(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ mod book;
 mod brokers;
 mod kit;
 
+mod anywhere;
 mod claims;
 mod handle;
 mod input;

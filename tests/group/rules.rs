@@ -155,8 +155,8 @@ async fn a_ninth_member_moves_what_the_rule_moves_and_asks_for_no_more_than_its_
         let gained: usize = gains.values().sum();
         // Ours and those of all others are new to the newcomer, and so is the topic; to the others only the newcomer is.
         let (changed_members, changed_topics) = if is_new { (9, 1) } else { (1, 0) };
-        // Whatever moves was held by another when it was first looked at. Seeing it go takes a watch on its owner node,
-        // and a watch is armed by a read: one more for each than a free partition needs.
+        // Whatever moves was held by another when it was first looked at. Seeing it go takes a watch on its owner node, a
+        // watch is armed by a read and tells once: one more for each than a free partition needs (hazards W8).
         let blocked = gained;
         // A newcomer looks whether the parent of its registration is there.
         let parent = usize::from(is_new);
@@ -191,6 +191,30 @@ async fn a_ninth_member_moves_what_the_rule_moves_and_asks_for_no_more_than_its_
     }
     let newcomer = Account::of(members[8].session(), &asked);
     assert_eq!(newcomer.about(Kind::Data, "/consumers/g/ids/").count(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_nobody_held_is_had_for_two_reads() {
+    // W8
+    let (kit, asked) = kit();
+    kit.create("t", 1);
+    let member = kit.join("h1", &[("t", 1), ("u", 1)]);
+    until("it has what there is", || member.owned().len() == 1).await;
+    asked.lock().unwrap().clear();
+    kit.create("u", PARTITIONS);
+    let gained = PARTITIONS as usize;
+    until("it has all", || member.owned().len() == gained + 1).await;
+    member.settled().await;
+    let account = Account::of(member.session(), &asked);
+    // The topic, the list of its owners, and for each its offset and the watch on its owner node.
+    let due = 2 + 1 + 2 * gained;
+    assert!(
+        account.reads.len() <= due,
+        "{} reads, {due} are its due",
+        account.reads.len()
+    );
+    let ids = format!("/consumers/{GROUP}/ids");
+    assert_eq!(account.about(Kind::Data, &ids).count(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ pub struct JvmMemberOptions {
     pub members: u32,
     /// Topics by white list with this many streams instead of topics by name.
     pub white_list: Option<(String, u32)>,
+    /// The same by black list: all topics but those.
+    pub black_list: Option<(String, u32)>,
     /// Properties of the consumer; they win over the defaults of the tests, which are the smallest offset at the start, a session of 6 s and a
     /// commit every 60 s, so that a test that wants commits asks for them.
     pub properties: BTreeMap<String, String>,
@@ -42,11 +44,12 @@ pub struct JvmMemberOptions {
 
 impl Default for JvmMemberOptions {
     fn default() -> Self {
-        let (id, white_list, properties, flags) = (None, None, BTreeMap::new(), Vec::new());
+        let (properties, flags) = (BTreeMap::new(), Vec::new());
         Self {
-            id,
+            id: None,
             members: 1,
-            white_list,
+            white_list: None,
+            black_list: None,
             properties,
             quiet: false,
             heap_mb: 128,
@@ -376,12 +379,16 @@ fn arguments(
             .iter()
             .flat_map(|(topic, streams)| pair("--topic", format!("{topic}={streams}"))),
     );
-    if let Some((pattern, streams)) = &options.white_list {
-        arguments.extend(
-            pair("--white-list", pattern.clone())
-                .into_iter()
-                .chain(pair("--streams", streams.to_string())),
-        );
+    let lists = [
+        ("--white-list", &options.white_list),
+        ("--black-list", &options.black_list),
+    ];
+    for (flag, list) in lists {
+        let Some((pattern, streams)) = list else {
+            continue;
+        };
+        arguments.extend(pair(flag, pattern.clone()));
+        arguments.extend(pair("--streams", streams.to_string()));
     }
     arguments.extend(pair("--members", options.members.to_string()));
     arguments.extend(options.quiet.then(|| "--quiet".to_string()));

@@ -370,6 +370,20 @@ mod tests {
         for part in ["group g: live", "1m01s", "t=2", "malformed", "web"] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let name = "g_web-1441234567890-1a2b3c4d";
+        for row in [
+            &["MEMBER", "HOST", "AGE", "SUBSCRIPTION"][..],
+            &[name, "web", "1m01s", "t=2"],
+            &["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "OWNER"],
+            &["t", "0", "12", "20", "8", &format!("{name}-0")],
+            &["t", "1", "-", "-", "-", "-"],
+        ] {
+            assert!(rows.iter().any(|is| is == row), "{row:?} is not in\n{text}");
+        }
         assert_eq!(as_text(&Groups::new(), &ends(), 0), "no groups\n");
     }
 

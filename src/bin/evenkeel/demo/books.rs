@@ -74,10 +74,8 @@ impl Books {
         }
     }
 
-    pub fn finished(&self, message: &Message) {
-        if let Some(number) = number(message) {
-            self.pages().finished.insert(number);
-        }
+    pub fn finished(&self, number: u64) {
+        self.pages().finished.insert(number);
     }
 
     pub fn died(&self, who: Who) {
@@ -117,7 +115,7 @@ impl Books {
 }
 
 /// Every payload begins with the number of its message.
-fn number(message: &Message) -> Option<u64> {
+pub fn number(message: &Message) -> Option<u64> {
     let text = std::str::from_utf8(message.payload()?).ok()?;
     text.split(' ').next()?.parse().ok()
 }

@@ -12,12 +12,12 @@ use tokio::time::{sleep, timeout};
 use evenkeel::id::{IdContext, name};
 use evenkeel::registry::{Connection, Dialect, Registry};
 use evenkeel::testing::MemoryRegistry;
-use evenkeel::{Config, ConsumerConnector, Error, Farewell, MessageStream, Topic};
+use evenkeel::{Config, ConsumerConnector, Error, Farewell, Message, MessageStream, Topic};
 
 use crate::output::Outcome;
 
 use super::balance::Who;
-use super::books::Books;
+use super::books::{Books, number};
 use super::fleet::Seat;
 
 /// Sessions last so long; a dead member's share is free again after about that time.
@@ -30,9 +30,19 @@ const AGONY: Duration = Duration::from_millis(600);
 const WORK: Duration = Duration::from_millis(20);
 const BATCH: usize = 32;
 
+/// When an application acknowledges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Habit {
+    /// Once a message is worked through.
+    Careful,
+    /// As soon as it has it. The demo never does that; its test does, to see that what is lost then is told.
+    Hasty,
+}
+
 /// What all members have in common.
 #[derive(Clone)]
 pub struct World {
+    pub habit: Habit,
     pub registry: MemoryRegistry,
     pub bootstrap: String,
     pub books: Books,
@@ -98,7 +108,8 @@ impl Member {
             .pop_first()
             .and_then(|(_, mut streams)| streams.pop());
         let stream = stream.expect("one stream was asked for");
-        let application = tokio::spawn(work(stream, who, world.books.clone(), life.clone()));
+        let (books, habit) = (world.books.clone(), world.habit);
+        let application = tokio::spawn(work(stream, who, books, habit, life.clone()));
         Ok(Self {
             seat,
             who,
@@ -152,24 +163,28 @@ fn config(seat: &Seat, bootstrap: &str) -> Outcome<Config> {
     Ok(config)
 }
 
-async fn work(mut stream: MessageStream, who: Who, books: Books, life: Life) {
+async fn work(mut stream: MessageStream, who: Who, books: Books, habit: Habit, life: Life) {
     loop {
-        let batch = stream.recv_many(BATCH).await;
+        let mut batch = stream.recv_many(BATCH).await;
         if batch.is_empty() {
             return;
         }
         books.handed_out(who, &batch);
+        let numbers: Vec<u64> = batch.iter().filter_map(number).collect();
+        if habit == Habit::Hasty {
+            batch.drain(..).for_each(Message::ack);
+        }
         sleep(WORK).await;
         if life.is_doomed.load(Ordering::SeqCst) {
-            life.fallen.send_replace(Some(batch.len()));
+            life.fallen.send_replace(Some(numbers.len()));
             // Neither done nor let go.
             let _in_hand = batch;
             return std::future::pending().await;
         }
-        for message in batch {
-            books.finished(&message);
-            message.ack();
-        }
+        numbers
+            .into_iter()
+            .for_each(|number| books.finished(number));
+        batch.into_iter().for_each(Message::ack);
     }
 }
 

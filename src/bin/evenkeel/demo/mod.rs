@@ -16,6 +16,7 @@ use clap::Args;
 use crate::output::{Failure, Outcome};
 
 use self::balance::{longest_pause, repeats};
+use self::member::Habit;
 use self::script::Act;
 use self::show::bar;
 use self::stage::Stage;
@@ -43,7 +44,7 @@ pub struct Demo {
 
 impl Demo {
     pub async fn run(&self) -> Outcome {
-        let mut stage = Stage::open(self.seed).await?;
+        let mut stage = Stage::open(self.seed, Habit::Careful).await?;
         let mut acts = Vec::new();
         acts.push(stage.nothing_happens().await?);
         let spread = (stage.spread(), stage.fleet.old_spread()?);
@@ -123,7 +124,27 @@ fn spread_lines((ours, old): &Spread) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::ExitCode;
+
     use super::*;
+    use crate::output::exit_code;
+
+    #[tokio::test]
+    async fn what_is_lost_by_acknowledging_too_early_is_told_and_exits_1() {
+        let demo = Demo { seed: 1 };
+        let mut stage = Stage::open(demo.seed, Habit::Hasty).await.unwrap();
+        let acts = [stage.a_member_dies().await.unwrap()];
+        stage.drain().await.unwrap();
+        let lost = stage.world.books.balance().lost;
+        assert!(lost > 0);
+        let outcome = demo.settle(&mut stage, &acts, &Spread::default());
+        let Err(Failure::Failed(why)) = &outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(*why, format!("{lost} messages were lost"));
+        let code = exit_code(outcome);
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
+    }
 
     #[test]
     fn the_spread_stands_beside_that_of_the_old_ids() {

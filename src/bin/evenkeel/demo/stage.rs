@@ -17,7 +17,7 @@ use crate::output::{Failure, Outcome};
 use super::balance::Who;
 use super::books::Books;
 use super::fleet::{Dice, Fleet, GROUPS, HOSTS, PARTITIONS, Seat, context};
-use super::member::{Member, World, named};
+use super::member::{Habit, Member, World, named};
 use super::producer::Producer;
 use super::script::Act;
 use super::show::{Frame, Row, Show};
@@ -81,7 +81,7 @@ impl Scene<'_> {
 
 impl Stage {
     /// Brokers, an ensemble, and the first members with messages flowing to them.
-    pub async fn open(seed: u64) -> Outcome<Self> {
+    pub async fn open(seed: u64, habit: Habit) -> Outcome<Self> {
         let broken = |error| Failure::Failed(format!("the mock brokers cannot start: {error}"));
         let cluster = MockCluster::new(1).map_err(broken)?;
         let registry = MemoryRegistry::new().with_tick(TICK);
@@ -93,6 +93,7 @@ impl Stage {
             );
         }
         let world = World {
+            habit,
             registry,
             bootstrap: cluster.bootstrap_servers(),
             books: Books::new(),

@@ -156,7 +156,7 @@ fn a_strategy_sees_who_is_registered_when_the_name_is_made() {
 /// What a listener calls while it is told that partitions go.
 enum Inside {
     Commit(Weak<ConsumerConnector>),
-    Shutdown(ConsumerConnector),
+    Shutdown(Box<ConsumerConnector>),
 }
 
 /// What came of a call from inside.
@@ -240,7 +240,7 @@ fn a_listener_may_leave_from_inside() {
     let _streams = block_on(connector.streams([(topic("t"), 1)])).unwrap();
     block_on(connector.settled()).unwrap();
     let mut events = connector.events();
-    *listener.inside.lock().unwrap() = Some(Inside::Shutdown(connector));
+    *listener.inside.lock().unwrap() = Some(Inside::Shutdown(Box::new(connector)));
     let other = block_on(plain(&kit, "h2", config).connect()).unwrap();
     let _others = block_on(other.streams([(topic("t"), 1)])).unwrap();
     // The call waits for the end of the member, which waits for the call no longer than its time.

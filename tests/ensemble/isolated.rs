@@ -63,9 +63,7 @@ fn a_member_beside_an_isolated_follower_stops_before_its_partitions_are_free() {
             let longest = timeouts.iter().map(|(timeout, _)| *timeout).max();
             // So long that pings are answered for some seconds after the session is over.
             let blind = longest.expect("a timeout") + tick * 3 / 2 + Duration::from_secs(3);
-            let Some(mut stage) = Stage::start(version, tick, blind) else {
-                return;
-            };
+            let mut stage = Stage::start(version, tick, blind);
             for (timeout, cuts) in timeouts {
                 cut_again_and_again(&mut stage, timeout, cuts);
             }

@@ -53,7 +53,8 @@ pub struct Slot {
     pub proxy: Proxy,
     orders: Orders,
     folder: PathBuf,
-    wall: Wall,
+    /// Its host's wall clock, if that may be set.
+    wall: Option<Wall>,
     /// How many names it has had.
     names: u32,
     pilot: Option<Pilot>,
@@ -72,7 +73,7 @@ impl Slot {
                 ..orders
             },
             proxy,
-            wall: Wall::new(&folder),
+            wall: Some(Wall::new(&folder)),
             folder,
             names: 0,
             pilot: None,
@@ -80,8 +81,9 @@ impl Slot {
         }
     }
 
-    /// The same place, but whoever has it reaches the server straight.
+    /// The same place, but whoever has it reaches the server straight, and goes by the clocks of this host.
     pub fn straight(mut self, server: &str) -> Self {
+        self.wall = None;
         server.clone_into(&mut self.orders.zookeeper);
         self
     }
@@ -106,7 +108,9 @@ impl Slot {
             .args(["obey", "--exact", "--nocapture"])
             .env(ORDERS, orders)
             .current_dir(&self.folder);
-        self.wall.furnish(&mut command);
+        if let Some(wall) = &self.wall {
+            wall.furnish(&mut command);
+        }
         let log = self.folder.join("log");
         let mut process = Process::start(&self.name(), &mut command, &log, Output::Pipes);
         let commands = process.take_stdin().expect("started with pipes");
@@ -202,9 +206,10 @@ impl Slot {
     /// Its wall clock jumps. Whether the process was seen to go by it, which it tells every second.
     pub fn jump(&mut self, by_ms: i64) -> bool {
         const NEAR_MS: u64 = 2500;
-        self.wall.jump(by_ms);
+        let wall = self.wall.as_mut().expect("a clock of its own");
+        wall.jump(by_ms);
         let until = Instant::now() + Duration::from_secs(3);
-        let ahead = self.wall.ahead_ms();
+        let ahead = wall.ahead_ms();
         loop {
             let seen = self.heard().ahead_ms;
             if seen.is_some_and(|seen| seen.abs_diff(ahead) < NEAR_MS) {

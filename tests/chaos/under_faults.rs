@@ -142,7 +142,7 @@ fn every_plan_has_every_kind_of_fault_and_follows_from_its_seed() {
     }
 }
 
-/// I1 to I11, I14 and I16, all at once.
+/// S12; I1 to I11, I14 and I16, all at once.
 #[test]
 fn members_that_everything_befalls_keep_every_rule() {
     let _alone = wish::alone();

@@ -23,10 +23,10 @@ use crate::support::passed;
 
 /// Session timeouts, after how long the servers that were killed are started again, and whether sessions outlive that.
 ///
-/// A client gives its session up after 1.4 timeouts without a server. One that knows a single server tries it about 6.5 and 13 seconds after
-/// it was gone.
+/// A client gives its session up after 1.4 timeouts without a server. One that knows a single server tries it about 6.5, 13 and 26 seconds
+/// after it was gone: where sessions are to outlive the outage, the servers have until then, which is enough on a machine that is busy.
 fn plan() -> Vec<(Duration, Duration, bool)> {
-    let mut plan = vec![(Duration::from_secs(10), Duration::from_secs(7), true)];
+    let mut plan = vec![(Duration::from_secs(20), Duration::from_secs(12), true)];
     if everything() {
         plan.push((Duration::from_secs(6), Duration::from_secs(60), false));
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ static const int64_t nothing = 0;
 static const volatile int64_t *ahead = &nothing;
 static int (*clock_gettime_of_host)(clockid_t, struct timespec *);
 static int (*timedwait_of_host)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static int (*c11_timedwait_of_host)(cnd_t *, mtx_t *, const struct timespec *);
 
 __attribute__((constructor)) static void begin(void) {
     clock_gettime_of_host = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
@@ -26,6 +28,7 @@ __attribute__((constructor)) static void begin(void) {
     if (!wait)
         wait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
     timedwait_of_host = (int (*)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *))wait;
+    c11_timedwait_of_host = (int (*)(cnd_t *, mtx_t *, const struct timespec *))dlsym(RTLD_NEXT, "cnd_timedwait");
     const char *name = getenv("EVENKEEL_WALL_CLOCK");
     int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0)
@@ -84,4 +87,12 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
     if (!timedwait_of_host)
         begin();
     return timedwait_of_host(condition, lock, &by_host);
+}
+
+/* The one of C11, which is not made of the one above. */
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict lock, const struct timespec *restrict until) {
+    struct timespec by_host = moved(*until, -*ahead);
+    if (!c11_timedwait_of_host)
+        begin();
+    return c11_timedwait_of_host(condition, lock, &by_host);
 }

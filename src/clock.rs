@@ -27,6 +27,8 @@ impl LeaseClock for BootClock {
         Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
+    // This is the door to the wall clock.
+    #[allow(clippy::disallowed_methods)]
     fn wall_ms(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| {
@@ -110,6 +112,8 @@ mod tests {
             .is_ok_and(|status| status.success())
         {
             // An old kernel or an old unshare, or one that may not.
+            let must = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!must, "no namespace for time here: unshare --time failed");
             println!("not shown: there is no namespace for time here");
             return;
         }

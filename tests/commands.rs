@@ -1,5 +1,7 @@
 //! `evenkeel consume` and `evenkeel describe` on real servers: a member like any other, and a look that writes nothing.
 #![cfg(feature = "cli")]
+// Waiting for other processes needs real clocks.
+#![allow(clippy::disallowed_methods)]
 
 mod support;
 

@@ -1,4 +1,6 @@
 //! The servers and old members that other tests lean on: they start, serve, stop, die and come back.
+// Waiting for other processes needs real clocks.
+#![allow(clippy::disallowed_methods)]
 
 mod support;
 

@@ -1,4 +1,6 @@
 //! What stands where a ZooKeeper server should: one plain `srvr` request on a socket of its own.
+// A plain socket waits by the host's clock.
+#![allow(clippy::disallowed_methods)]
 
 use std::io::ErrorKind;
 use std::io::Read;

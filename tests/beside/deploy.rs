@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use evenkeel::testing::check::Counts;
 use evenkeel::testing::check::Fact;
 
 use crate::ledger;
@@ -104,7 +105,7 @@ fn deploy(stage: &'static Stage, release: &str, size: &Size) {
         steps.print(&name, prefix);
     }
     scene.note_sent(&flow.stop().finish());
-    finish(scene, jvms, ours, past);
+    finish(scene, jvms, ours, past, size);
 }
 
 fn comes(scene: &mut Scene, host: String) -> Worker {
@@ -186,6 +187,7 @@ fn finish(
     mut jvms: BTreeMap<String, JvmMember>,
     ours: VecDeque<Worker>,
     mut past: Vec<Finished>,
+    size: &Size,
 ) {
     let name = scene.name.clone();
     until("everything is delivered", LONG, || {
@@ -245,7 +247,34 @@ fn finish(
     );
     balance.assert_nothing_is_lost(scene.ends());
     assert_eq!(balance.by_ours, 0);
-    println!("{}", scene.judge());
+    let verdict = scene.judge();
+    println!("{verdict}");
+    // Each of ours and each that came in its place has had its share.
+    let partitions = size.partitions.unsigned_abs() as usize;
+    let lives = size.ours * 3;
+    let shares = lives * (partitions / (size.ours + size.jvms));
+    assert!(
+        pauses.len() >= shares / 4,
+        "{} hand-overs between ours",
+        pauses.len()
+    );
+    let count = |number: usize| u64::try_from(number).expect("a count");
+    let floors = Counts {
+        registrations: count(lives),
+        claims: count(shares),
+        releases: count(shares),
+        clean: count(shares / 2),
+        others_claims: count(partitions / (size.ours + size.jvms)),
+        others_commits: 1,
+        deliveries: count(shares),
+        dones: count(shares),
+        commits: count(shares / 2),
+        settled: 1,
+        ..Counts::default()
+    };
+    verdict
+        .require(&floors)
+        .unwrap_or_else(|what| panic!("{what}"));
 }
 
 /// Who delivered what how often.

@@ -9,7 +9,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use std::time::Instant;
 
+use evenkeel::clock::BootClock;
+use evenkeel::clock::LeaseClock;
 use serde_json::Value;
 
 use crate::member::ORDERS;
@@ -20,6 +23,7 @@ use crate::support::Process;
 use crate::support::Proxy;
 use crate::support::scratch;
 use crate::support::until_some_or;
+use crate::walls::Wall;
 
 /// What a process has told on its standard output.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +36,8 @@ pub struct Heard {
     pub blocked: usize,
     /// Tasks on the members' thread.
     pub tasks: Option<u64>,
+    /// How far the wall clock of the process was ahead of ours, about.
+    pub ahead_ms: Option<i64>,
 }
 
 /// A running process. Dropping it kills it.
@@ -47,6 +53,8 @@ pub struct Slot {
     pub proxy: Proxy,
     orders: Orders,
     folder: PathBuf,
+    /// Its host's wall clock, if that may be set.
+    wall: Option<Wall>,
     /// How many names it has had.
     names: u32,
     pilot: Option<Pilot>,
@@ -57,6 +65,7 @@ impl Slot {
     /// An empty place. The orders lack only the address, the name and the number.
     pub fn new(number: usize, server: u16, orders: Orders) -> Self {
         let proxy = Proxy::start(server);
+        let folder = scratch(&format!("member-{number}"));
         Self {
             number,
             orders: Orders {
@@ -64,15 +73,17 @@ impl Slot {
                 ..orders
             },
             proxy,
-            folder: scratch(&format!("member-{number}")),
+            wall: Some(Wall::new(&folder)),
+            folder,
             names: 0,
             pilot: None,
             heard: Arc::default(),
         }
     }
 
-    /// The same place, but whoever has it reaches the server straight.
+    /// The same place, but whoever has it reaches the server straight, and goes by the clocks of this host.
     pub fn straight(mut self, server: &str) -> Self {
+        self.wall = None;
         server.clone_into(&mut self.orders.zookeeper);
         self
     }
@@ -97,12 +108,18 @@ impl Slot {
             .args(["obey", "--exact", "--nocapture"])
             .env(ORDERS, orders)
             .current_dir(&self.folder);
+        if let Some(wall) = &self.wall {
+            wall.furnish(&mut command);
+        }
         let log = self.folder.join("log");
         let mut process = Process::start(&self.name(), &mut command, &log, Output::Pipes);
         let commands = process.take_stdin().expect("started with pipes");
         let lines = BufReader::new(process.take_stdout().expect("started with pipes"));
         let heard = self.heard.clone();
-        heard.lock().unwrap().joined = None;
+        {
+            let mut heard = heard.lock().unwrap();
+            (heard.joined, heard.ahead_ms) = (None, None);
+        }
         std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 let Ok(line) = serde_json::from_str::<Value>(&line) else {
@@ -113,6 +130,10 @@ impl Slot {
                     heard.joined = u32::try_from(number).ok();
                 }
                 heard.tasks = line["tasks"].as_u64().or(heard.tasks);
+                if let Some(wall_ms) = line["wall_ms"].as_i64() {
+                    let ours = i64::try_from(BootClock.wall_ms()).expect("in this age");
+                    heard.ahead_ms = Some(wall_ms - ours);
+                }
                 heard.panicked += usize::from(!line["panicked"].is_null());
                 heard.blocked += usize::from(!line["blocked"].is_null());
             }
@@ -180,6 +201,25 @@ impl Slot {
         self.order("rejoin");
         self.orders.incarnation += 1;
         self.await_joined();
+    }
+
+    /// Its wall clock jumps. Whether the process was seen to go by it, which it tells every second.
+    pub fn jump(&mut self, by_ms: i64) -> bool {
+        const NEAR_MS: u64 = 2500;
+        let wall = self.wall.as_mut().expect("a clock of its own");
+        wall.jump(by_ms);
+        let until = Instant::now() + Duration::from_secs(3);
+        let ahead = wall.ahead_ms();
+        loop {
+            let seen = self.heard().ahead_ms;
+            if seen.is_some_and(|seen| seen.abs_diff(ahead) < NEAR_MS) {
+                return true;
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// SIGKILL.

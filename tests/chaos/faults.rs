@@ -37,6 +37,8 @@ pub enum Fault {
     Block { ms: u64 },
     /// Its process takes all processors.
     Hog { ms: u64 },
+    /// The wall clock of its host is set, forward or back.
+    Jump { by_ms: i64 },
 }
 
 /// How a connection ends.
@@ -104,6 +106,7 @@ impl Fault {
             Self::Panic => "listener panics",
             Self::Block { .. } => "listener blocks",
             Self::Hog { .. } => "hog",
+            Self::Jump { .. } => "wall clock set",
         }
     }
 
@@ -118,7 +121,11 @@ impl Fault {
             | Self::Slow { ms, .. }
             | Self::Lose { ms, .. }
             | Self::Hog { ms } => ms,
-            Self::Rejoin | Self::Break { .. } | Self::Panic | Self::Block { .. } => 0,
+            Self::Rejoin
+            | Self::Break { .. }
+            | Self::Panic
+            | Self::Block { .. }
+            | Self::Jump { .. } => 0,
         }
     }
 }

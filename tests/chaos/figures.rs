@@ -10,6 +10,7 @@ use evenkeel::testing::check::Txn;
 
 use crate::stage::GROUP;
 use crate::stage::TOPIC;
+use crate::support::LAPSED;
 use crate::support::events;
 use crate::support::history;
 
@@ -56,6 +57,8 @@ pub struct Figures {
     pub lost_sessions: usize,
     /// Registrations made, and gone in whichever way.
     pub changes: usize,
+    /// Leases that ran out.
+    pub lapses: usize,
     /// What ended before that moment of the servers' clock is left out of all times.
     pub since_ms: i64,
     /// When the broker had a message for certain, by partition and offset.
@@ -75,6 +78,7 @@ impl Figures {
             windows: BTreeMap::new(),
             lost_sessions: 0,
             changes: 0,
+            lapses: 0,
             since_ms: 0,
             sent: BTreeMap::new(),
             ahead: 0,
@@ -115,6 +119,7 @@ impl Figures {
                     let key = (partition.partition, offset);
                     figures.sent.insert(key, event.mono);
                 }
+                Fact::Other(what) if what == LAPSED => figures.lapses += 1,
                 Fact::Clock { real_us } => {
                     figures.ahead = i128::from(real_us) * 1000 - i128::from(event.mono);
                 }

@@ -21,6 +21,7 @@ mod series;
 mod soak;
 mod stage;
 mod under_faults;
+mod walls;
 mod wish;
 
 /// What a process of the tests is when it is to be a member.

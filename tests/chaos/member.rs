@@ -107,7 +107,8 @@ async fn serve(mut orders: Orders) {
     tokio::spawn(async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            tell(&json!({"tasks": TASKS.load(Ordering::Relaxed)}));
+            let tasks = TASKS.load(Ordering::Relaxed);
+            tell(&json!({"tasks": tasks, "wall_ms": BootClock.wall_ms()}));
         }
     });
     loop {

@@ -172,6 +172,11 @@ impl Nemesis {
                 slot.order(&format!("hog {ms}"));
                 std::thread::sleep(millis(ms));
             }
+            Fault::Jump { by_ms } => {
+                if slot.jump(by_ms) {
+                    self.count("wall clock seen");
+                }
+            }
         }
     }
 

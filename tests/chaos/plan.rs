@@ -81,10 +81,11 @@ enum Kind {
     Panic,
     Block,
     Hog,
+    Jump,
 }
 
 /// How often each comes up for every time one comes up that is here once.
-const ROUGH: [(Kind, usize); 13] = [
+const ROUGH: [(Kind, usize); 14] = [
     (Kind::Kill, 4),
     (Kind::Leave, 3),
     (Kind::Stop, 4),
@@ -98,6 +99,7 @@ const ROUGH: [(Kind, usize); 13] = [
     (Kind::Panic, 1),
     (Kind::Block, 1),
     (Kind::Hog, 1),
+    (Kind::Jump, 2),
 ];
 
 const LASTING: [(Kind, usize); 6] = [
@@ -273,6 +275,10 @@ impl Dice {
             },
             Kind::Hog => Fault::Hog {
                 ms: self.of_timeout(50, 150),
+            },
+            // Ten seconds, an hour, a day.
+            Kind::Jump => Fault::Jump {
+                by_ms: self.one(&[10_000, 3_600_000, 86_400_000]) * self.one(&[-1, 1]),
             },
         }
     }

@@ -70,9 +70,13 @@ pub fn machine() -> String {
         .nth(1)
         .and_then(|text| text.parse::<u64>().ok());
     let load = read("/proc/loadavg");
-    let load = load.split_whitespace().nth(2).unwrap_or("unknown");
+    let mut loads = load.split_whitespace();
+    let minute = loads.next().unwrap_or("unknown");
+    let quarter = loads.nth(1).unwrap_or("unknown");
     let gib = memory.unwrap_or_default() >> 20;
-    format!("{cores} processors, {gib} GiB, a load of {load} over the last quarter of an hour")
+    format!(
+        "{cores} processors, {gib} GiB, a load of {minute} over the last minute and {quarter} over the last quarter of an hour"
+    )
 }
 
 /// The whole of a run under faults.

@@ -132,6 +132,7 @@ fn members_that_last_take_no_more_and_more_of_anything() {
         size.partitions,
         size.pause_ms,
         is_long.then_some(CONVERGENCE),
+        size.timeout_ms / if is_long { 8 } else { 2 },
     );
     let mut slots: Vec<Slot> = (0..size.members)
         .map(|number| stage.slot(number, plan.commits_ms[number], plan.holds_ms[number]))

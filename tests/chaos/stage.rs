@@ -52,12 +52,13 @@ pub struct Stage {
 
 impl Stage {
     /// With so many partitions, each of which gets a message after each pause. When the faults are over, the group has so long to share; none,
-    /// and it is only looked at in the end.
+    /// and it is only looked at in the end. The nodes of the dead may go so much sooner or later than they should.
     pub fn set(
         timeout_ms: u64,
         partitions: i32,
         pause_ms: u64,
         convergence: Option<Duration>,
+        slack_ms: u64,
     ) -> Self {
         let zookeeper = ZooKeeper::start("3.9.5");
         let options = BrokerOptions {
@@ -70,7 +71,7 @@ impl Stage {
         let case = CaseFile {
             convergence_ms: convergence
                 .map(|time| u64::try_from(time.as_millis()).expect("a short time")),
-            slack_ms: timeout_ms / 2,
+            slack_ms,
             ..CaseFile::new(GROUP, timeout_ms, TICK_MS)
         };
         case.write(&folder);

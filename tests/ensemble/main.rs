@@ -4,6 +4,8 @@
 //! Members are processes of their own beside a server (`stage`). Ownerships and commits are on the servers, messages come from memory at a
 //! steady pace. What is right is read from the servers' transaction logs (`record`) and from what the members tell, by one clock.
 #![cfg(feature = "testing")]
+// Waiting for other processes needs real clocks.
+#![allow(clippy::disallowed_methods)]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -113,13 +113,33 @@ fn brokers_that_are_restarted_killed_and_led_by_one_behind_change_no_owner_and_l
         in_step(broker, "t", PARTITIONS, 3);
         reads_on(&format!("broker {} of 3 restarted", number + 1));
     }
-    let killed = 2;
-    let led = || (0..PARTITIONS).filter_map(|partition| brokers[0].led("t", partition));
-    until("it leads", LONG, || {
-        everything() || led().any(|(leader, _)| leader == ids[killed])
+    // Whoever leads most of them at this moment.
+    let leaders = (0..PARTITIONS).map(|partition| {
+        let led = until_some("a leader", LONG, || brokers[0].led("t", partition));
+        (partition, led.0)
     });
+    let leaders: BTreeMap<i32, i32> = leaders.collect();
+    let led_by = |id: &i32| leaders.values().filter(|leader| *leader == id).count();
+    let most = *ids
+        .iter()
+        .max_by_key(|id| led_by(id))
+        .expect("three of them");
+    assert!(led_by(&most) > 0, "{leaders:?}");
+    println!(
+        "broker {most} leads {} of {PARTITIONS} partitions and is killed",
+        led_by(&most)
+    );
+    let killed = position(&brokers, most);
     brokers[killed].kill();
     reads_on("a leader killed");
+    let other = &brokers[(killed + 1) % 3];
+    for partition in leaders.iter().filter(|(_, leader)| **leader == most) {
+        let now_led_by = other.led("t", *partition.0).map(|led| led.0);
+        assert!(
+            now_led_by.is_some_and(|leader| leader != most),
+            "{partition:?}: {now_led_by:?}"
+        );
+    }
     brokers[killed].restart();
     in_step(&brokers[killed], "t", PARTITIONS, 3);
     reads_on("it is back");

@@ -1,6 +1,8 @@
 //! What an operator does while a group is at work, and what goes wrong around it: an offset set by hand, a message passed, brokers restarted
 //! and lost, long outages of ZooKeeper or of Kafka, servers that stall, an upgrade of the servers.
 #![cfg(feature = "testing")]
+// Waiting for other processes needs real clocks.
+#![allow(clippy::disallowed_methods)]
 
 #[path = "../support/mod.rs"]
 mod support;

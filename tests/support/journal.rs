@@ -15,6 +15,9 @@ use evenkeel::clock::LeaseClock;
 use evenkeel::testing::check::Event;
 use evenkeel::testing::check::Fact;
 
+/// The name under which a member takes down that its lease ran out.
+pub const LAPSED: &str = "lapsed";
+
 /// A writer's file. Its times are those of the host's clock since the boot, which all processes share.
 pub struct Journal {
     member: Arc<str>,
@@ -87,6 +90,7 @@ impl Journal {
                 undone: *undone as u64,
                 is_forced: *is_forced,
             }),
+            Told::Lapsed => self.note(Fact::Other(LAPSED.to_owned())),
             // A call that panicked has ended.
             Told::ListenerFailed { call, reason } if !reason.contains("panic") => {
                 self.note(Fact::Overrun {

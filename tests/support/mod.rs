@@ -53,6 +53,8 @@ pub use history::History;
 pub use history::Passage;
 #[cfg(feature = "testing")]
 pub use journal::Journal;
+#[cfg(feature = "testing")]
+pub use journal::LAPSED;
 pub use member::JvmMember;
 pub use member::JvmMemberOptions;
 pub use member::JvmMessage;

@@ -57,13 +57,13 @@ pub struct Manner {
 }
 
 impl Stage {
-    /// Starts it. None where that is impossible.
-    pub fn start(version: &str, tick: Duration, blind: Duration) -> Option<Self> {
-        let ensemble = Ensemble::start(version, EnsembleOptions { tick, blind })?;
+    /// Starts it.
+    pub fn start(version: &str, tick: Duration, blind: Duration) -> Self {
+        let ensemble = Ensemble::start(version, EnsembleOptions { tick, blind });
         let partitions = 0..i32::try_from(PARTITIONS).expect("few");
         let topic = String::from_utf8(encode_topic(partitions)).expect("JSON");
         ensemble.tree().make("/brokers/topics/t", &topic);
-        Some(Self { ensemble })
+        Self { ensemble }
     }
 
     /// A member joins beside a server.

@@ -1,5 +1,7 @@
 //! The command line: shows a group at work, takes part in one, looks at one, and computes what members would.
 #![forbid(unsafe_code)]
+// A program shows times to people and paces its messages by the host's clock.
+#![allow(clippy::disallowed_methods)]
 
 mod consume;
 mod demo;

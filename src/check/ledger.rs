@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::check::Fact;
 use crate::check::verdict::Rule;
 use crate::check::view::{Reset, View};
-use crate::check::{Fact, How};
 
 /// Offsets that were handed out one after the other, from a beginning on.
 #[derive(Debug, Clone)]
@@ -58,7 +58,6 @@ impl Ledger {
         let (window, seen) = (&view.story.windows[at], &view.seen[at]);
         let resets = view.resets_of(window);
         let (mut ledger, mut issues) = (Self::default(), Vec::new());
-        issues.extend(wrong_start(view, at));
         let mut last: Option<i64> = None;
         for event in seen.deliveries.iter().copied() {
             let Fact::Delivered { offset, .. } = view.case.events[event].fact else {
@@ -138,29 +137,6 @@ impl Ledger {
     pub fn is_plain(&self) -> bool {
         self.runs.len() < 2
     }
-}
-
-/// What a member said about its start, against what was committed.
-fn wrong_start(view: &View<'_>, at: usize) -> Option<Issue> {
-    let (window, seen) = (&view.story.windows[at], &view.seen[at]);
-    let event = *seen.starts.first()?;
-    let Fact::Started { offset, how, .. } = view.case.events[event].fact else {
-        return None;
-    };
-    let what = match (how, window.stored) {
-        (How::Stored, Some(stored)) if stored != offset => {
-            format!("it begins at {offset} as stored, and {stored} is stored")
-        }
-        (How::Policy, Some(stored)) => {
-            format!("it begins at {offset} by the policy, and {stored} is stored")
-        }
-        _ => return None,
-    };
-    Some(Issue {
-        rule: Rule::I6,
-        event,
-        what,
-    })
 }
 
 /// Where reading must have begun for this offset to come first.

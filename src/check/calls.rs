@@ -184,7 +184,7 @@ fn unasked(view: &View<'_>, verdict: &mut Verdict, told: &Told) {
         let (Some((end, End::Released)), Some(member)) = (window.to, &window.member) else {
             continue;
         };
-        if told.late.contains(member) {
+        if told.late.contains(member) || window.is_spoiled {
             continue;
         }
         let key = (member.clone(), window.partition.clone());

@@ -11,6 +11,8 @@ use crate::check::view::{Reset, View};
 struct Run {
     start: i64,
     offsets: Vec<i64>,
+    /// The events that handed them out.
+    events: Vec<usize>,
     done: Vec<bool>,
     /// So many from the first on are done.
     reached: usize,
@@ -87,7 +89,7 @@ impl Ledger {
                     ledger.begin(start);
                 }
             }
-            ledger.hand_out(offset);
+            ledger.hand_out(offset, event);
             last = Some(offset);
         }
         (ledger, issues)
@@ -97,22 +99,26 @@ impl Ledger {
         self.runs.push(Run {
             start,
             offsets: Vec::new(),
+            events: Vec::new(),
             done: Vec::new(),
             reached: 0,
         });
     }
 
-    fn hand_out(&mut self, offset: i64) {
+    fn hand_out(&mut self, offset: i64, event: usize) {
         if let Some(run) = self.runs.last_mut() {
             run.offsets.push(offset);
+            run.events.push(event);
             run.done.push(false);
         }
     }
 
-    /// A message is done: the one that was handed out last, if there are several.
-    pub fn done(&mut self, offset: i64) {
+    /// A message is done, by this event: the one that had been handed out last, if there are several. A topic that was made anew
+    /// has others with the same offsets.
+    pub fn done(&mut self, offset: i64, event: usize) {
         for run in self.runs.iter_mut().rev() {
-            let Ok(place) = run.offsets.binary_search(&offset) else {
+            let place = run.offsets.binary_search(&offset);
+            let Some(place) = place.ok().filter(|place| run.events[*place] < event) else {
                 continue;
             };
             run.done[place] = true;

@@ -52,8 +52,8 @@ fn told(view: &View<'_>, verdict: &mut Verdict, window: &Window, event: usize) {
             format!("it begins at {offset} as stored, and {stored} is stored")
         }
         (How::Policy, Some(stored)) => {
-            // Somebody took it away before it was read.
-            if writes.any(|write| !write.is_ours && write.value.is_none()) {
+            // It was taken away before it was read, by an operator or by the claim since it is older than its topic.
+            if writes.any(|write| write.value.is_none()) {
                 return;
             }
             format!("it begins at {offset} by the policy, and {stored} is stored")

@@ -227,7 +227,7 @@ fn clean(
         if let Fact::Done { offset, .. } = event.fact
             && view.is_surely_before(event, end)
         {
-            ledger.done(offset);
+            ledger.done(offset, *done);
         }
     }
     let Some(position) = ledger.position() else {

@@ -2,7 +2,7 @@
 
 use evenkeel::testing::check::{Fact, Phase, Rule};
 
-use crate::tale::{A, Tale, at};
+use crate::tale::{A, Tale, at, owner};
 
 #[test]
 fn a_call_within_a_call_is_found() {
@@ -85,6 +85,15 @@ fn a_partition_is_released_only_after_the_listener_was_asked() {
         is_forced: true,
     };
     tale.tell("g_a", fact);
+    tale.keeps();
+
+    // Somebody wrote into the owner node: that is a loss, and what is left of it is put away.
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    let text = tale.set(owner(0), "somebody-0");
+    tale.txn(0, vec![text]);
+    tale.called("g_a", "on_lost", 0);
+    tale.release(A, 0);
     tale.keeps();
 
     // Its session ended: there was nothing to be asked.

@@ -14,12 +14,14 @@ use evenkeel::clock::BootClock;
 use evenkeel::clock::LeaseClock;
 use evenkeel::testing::check::Event;
 use evenkeel::testing::check::Fact;
+use evenkeel::testing::check::Hearing;
 
 /// A writer's file. Its times are those of the host's clock since the boot, which all processes share.
 pub struct Journal {
     member: Arc<str>,
     incarnation: u32,
     file: Mutex<(File, u64)>,
+    hearing: Mutex<Hearing>,
 }
 
 impl Journal {
@@ -35,6 +37,7 @@ impl Journal {
             member: member.into(),
             incarnation,
             file: Mutex::new((file.expect("a new event log"), 0)),
+            hearing: Mutex::default(),
         }
     }
 
@@ -65,35 +68,15 @@ impl Journal {
 
     /// What a member tells, as far as the judge wants to know it.
     pub fn hear(&self, told: &Told) {
+        let heard = self.hearing.lock().unwrap().hear(told);
         match told {
-            Told::Joined { session, .. } => self.note(Fact::Joined { session: *session }),
-            Told::OffsetReset {
-                partition,
-                from,
-                to: Some(to),
-                ..
-            } => self.note(Fact::Reset {
-                partition: partition.clone(),
-                from: *from,
-                to: *to,
-            }),
-            Told::Released {
-                partition,
-                undone,
-                is_forced,
-                ..
-            } => self.note(Fact::Released {
-                partition: partition.clone(),
-                undone: *undone as u64,
-                is_forced: *is_forced,
-            }),
             // A call that panicked has ended.
             Told::ListenerFailed { call, reason } if !reason.contains("panic") => {
                 self.note(Fact::Overrun {
                     name: (*call).to_owned(),
                 });
             }
-            _ => {}
+            _ => heard.into_iter().for_each(|fact| self.note(fact)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The listener's calls, one after another and in their order (I11).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::group::TopicPartition;
@@ -17,6 +17,8 @@ struct Story<'a> {
     open: Option<&'a str>,
     /// The last call about each partition.
     last: BTreeMap<&'a TopicPartition, &'a str>,
+    /// Calls that were made and have not begun: their events.
+    queued: VecDeque<usize>,
 }
 
 /// What the calls said about ownerships.
@@ -49,14 +51,22 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
                 nesting(view, verdict, at, story, name, *phase);
                 if *phase == Phase::Enter {
                     verdict.counts.calls += 1;
+                    // It is about what was owned when it was made.
+                    let made = story.queued.pop_front();
+                    verdict.counts.queued += u64::from(made.is_some());
+                    let made = made.map_or(event, |made| &view.case.events[made]);
                     for partition in partitions {
                         alternation(view, verdict, at, story, name, partition);
-                        // What a late call is about may be owned anew by now.
+                        // Nobody knows when a call of such a member was made.
                         if !told.late.contains(&event.member) {
-                            told.hear(view, event, name, partition);
+                            told.hear(view, made, name, partition);
                         }
                     }
                 }
+            }
+            Fact::Queued => {
+                let story = stories.entry((&event.member, event.incarnation));
+                story.or_default().queued.push_back(at);
             }
             Fact::Overrun { .. } => {
                 told.late.insert(event.member.clone());
@@ -174,7 +184,7 @@ fn unasked(view: &View<'_>, verdict: &mut Verdict, told: &Told) {
         let (Some((end, End::Released)), Some(member)) = (window.to, &window.member) else {
             continue;
         };
-        if told.late.contains(member) {
+        if told.late.contains(member) || window.is_spoiled {
             continue;
         }
         let key = (member.clone(), window.partition.clone());

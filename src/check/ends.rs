@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::Reset;
 use crate::group::{ConsumerId, Subscription, Topic, TopicPartition};
 use crate::wire::{decode_registration, decode_topic};
 
-use crate::check::replay::Mark;
+use crate::check::replay::{Mark, OffsetWrite};
 use crate::check::verdict::{Rule, Verdict};
 use crate::check::view::{NANOS_PER_MS, Report, View, mark};
 use crate::check::{Fact, Owners, Roll};
@@ -20,10 +21,8 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
                 settled = Some(at);
                 shared(view, verdict, at, view.mark_of(event));
             }
-            Fact::Healed => {
-                if let Some(mark) = due(view, event.mono) {
-                    shared(view, verdict, at, Some(mark));
-                }
+            Fact::Healed if view.case.limits.convergence.is_some() => {
+                shared(view, verdict, at, due(view, event.mono));
             }
             _ => {}
         }
@@ -48,16 +47,17 @@ fn due(view: &View<'_>, healed: u64) -> Option<Mark> {
 
 /// I14.
 fn shared(view: &View<'_>, verdict: &mut Verdict, at: usize, mark: Option<Mark>) {
-    let Some(mark) = mark else {
+    let known = mark.and_then(|mark| {
+        let roll = roll(view, mark);
+        let expected = match &view.case.expected {
+            Some(expected) => Some(expected(&roll)),
+            None => range(&roll),
+        };
+        expected.map(|expected| (mark, expected))
+    });
+    let Some((mark, expected)) = known else {
+        verdict.counts.unsettled += 1;
         return;
-    };
-    let roll = roll(view, mark);
-    let expected = match &view.case.expected {
-        Some(expected) => expected(&roll),
-        None => match range(&roll) {
-            Some(expected) => expected,
-            None => return,
-        },
     };
     verdict.counts.settled += 1;
     let owners = owners(view, mark);
@@ -186,13 +186,17 @@ fn drained(view: &View<'_>, verdict: &mut Verdict, settled: usize) {
     }
 }
 
-/// What nobody had to read: before the first position ever, over which a position was set, and what others said is done.
+/// What nobody had to read: before the first position ever, unless the policy is known and is the smallest, over which a position was set, and what others said is done.
 fn skipped(view: &View<'_>, partition: &TopicPartition) -> Vec<(i64, i64)> {
     let mut skipped = Vec::new();
     let writes = view.story.writes.iter();
     let writes = writes.filter(|write| write.partition == *partition);
-    if let Some(first) = writes.clone().find_map(|write| write.value) {
-        skipped.push((i64::MIN, first));
+    let first = writes.clone().find(|write| write.value.is_some());
+    // Of ours it must have been the policy's, and the smallest leaves nothing out.
+    let is_of_policy =
+        |write: &OffsetWrite| write.is_ours && view.case.policy == Some(Reset::Smallest);
+    if let Some(first) = first.filter(|first| !is_of_policy(first)) {
+        skipped.extend(first.value.map(|first| (i64::MIN, first)));
     }
     for write in writes.filter(|write| !write.is_ours) {
         let before = write.previous.and_then(|previous| previous.value);

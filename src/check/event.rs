@@ -93,12 +93,15 @@ pub enum Fact {
         /// What it is about.
         partitions: Vec<TopicPartition>,
     },
-    /// A call of the listener did not end in its time, and the member went on without it: later calls come late as well. Also
-    /// for a listener that is known to take its time.
+    /// A call of the listener did not end in its time, and the member went on without it: later calls come late as well, nobody
+    /// knows how late.
     Overrun {
         /// Which call.
         name: String,
     },
+    /// A member makes a call of its listener while an earlier one has not ended: it begins in its turn, when what it is about may be
+    /// owned anew. The calls so told begin in the order in which they were made.
+    Queued,
     /// A member's process stood still.
     Stopped {
         /// Which.

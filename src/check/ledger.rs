@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use crate::check::Fact;
 use crate::check::verdict::Rule;
 use crate::check::view::{Reset, View};
-use crate::check::{Fact, How};
 
 /// Offsets that were handed out one after the other, from a beginning on.
 #[derive(Debug, Clone)]
 struct Run {
     start: i64,
     offsets: Vec<i64>,
+    /// The events that handed them out.
+    events: Vec<usize>,
     done: Vec<bool>,
     /// So many from the first on are done.
     reached: usize,
@@ -58,7 +60,6 @@ impl Ledger {
         let (window, seen) = (&view.story.windows[at], &view.seen[at]);
         let resets = view.resets_of(window);
         let (mut ledger, mut issues) = (Self::default(), Vec::new());
-        issues.extend(wrong_start(view, at));
         let mut last: Option<i64> = None;
         for event in seen.deliveries.iter().copied() {
             let Fact::Delivered { offset, .. } = view.case.events[event].fact else {
@@ -88,7 +89,7 @@ impl Ledger {
                     ledger.begin(start);
                 }
             }
-            ledger.hand_out(offset);
+            ledger.hand_out(offset, event);
             last = Some(offset);
         }
         (ledger, issues)
@@ -98,22 +99,26 @@ impl Ledger {
         self.runs.push(Run {
             start,
             offsets: Vec::new(),
+            events: Vec::new(),
             done: Vec::new(),
             reached: 0,
         });
     }
 
-    fn hand_out(&mut self, offset: i64) {
+    fn hand_out(&mut self, offset: i64, event: usize) {
         if let Some(run) = self.runs.last_mut() {
             run.offsets.push(offset);
+            run.events.push(event);
             run.done.push(false);
         }
     }
 
-    /// A message is done: the one that was handed out last, if there are several.
-    pub fn done(&mut self, offset: i64) {
+    /// A message is done, by this event: the one that had been handed out last, if there are several. A topic that was made anew
+    /// has others with the same offsets.
+    pub fn done(&mut self, offset: i64, event: usize) {
         for run in self.runs.iter_mut().rev() {
-            let Ok(place) = run.offsets.binary_search(&offset) else {
+            let place = run.offsets.binary_search(&offset);
+            let Some(place) = place.ok().filter(|place| run.events[*place] < event) else {
                 continue;
             };
             run.done[place] = true;
@@ -138,29 +143,6 @@ impl Ledger {
     pub fn is_plain(&self) -> bool {
         self.runs.len() < 2
     }
-}
-
-/// What a member said about its start, against what was committed.
-fn wrong_start(view: &View<'_>, at: usize) -> Option<Issue> {
-    let (window, seen) = (&view.story.windows[at], &view.seen[at]);
-    let event = *seen.starts.first()?;
-    let Fact::Started { offset, how, .. } = view.case.events[event].fact else {
-        return None;
-    };
-    let what = match (how, window.stored) {
-        (How::Stored, Some(stored)) if stored != offset => {
-            format!("it begins at {offset} as stored, and {stored} is stored")
-        }
-        (How::Policy, Some(stored)) => {
-            format!("it begins at {offset} by the policy, and {stored} is stored")
-        }
-        _ => return None,
-    };
-    Some(Issue {
-        rule: Rule::I6,
-        event,
-        what,
-    })
 }
 
 /// Where reading must have begun for this offset to come first.

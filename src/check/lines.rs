@@ -176,6 +176,7 @@ impl Fields {
             "expired" => Fact::Expired {
                 session: self.long("sid")?,
             },
+            "queued" => Fact::Queued,
             "healed" => Fact::Healed,
             "settled" => Fact::Settled,
             "sent" => Fact::Sent {
@@ -314,6 +315,7 @@ fn fact(fact: &Fact) -> Value {
         }
         Fact::Killed { member } => json!({ "ev": "killed", "who": name(member) }),
         Fact::Expired { session } => json!({ "ev": "expired", "sid": session }),
+        Fact::Queued => json!({ "ev": "queued" }),
         Fact::Healed => json!({ "ev": "healed" }),
         Fact::Settled => json!({ "ev": "settled" }),
         Fact::Sent {

@@ -12,6 +12,7 @@
 //!     .with_ours(names)                  consumer ids that are judged; all others are legacy members or hands from outside
 //!     .with_history(Vec<Txn>)            Txn { zxid, time_ms, session, changes: Vec<Change> }
 //!     .with_events(Vec<Event>)           Event { member, incarnation, seq, mono, zxid, fact: Fact }
+//!     .with_policy(Reset)                where reading begins when nothing was committed, if that is to be judged
 //!     .with_limits(Limits)               Limits::exact(timeout) in a simulation, Limits::timed(timeout, tick) with real servers
 //!     .with_expected(|&Roll| -> Owners)  instead of the range rule
 //!     .judge() -> Verdict                { counts: Counts, worst: Worst, violations: Vec<Violation> }
@@ -28,7 +29,8 @@
 //!
 //! * [`Fact::Done`] is taken down before the message is acknowledged, [`Fact::Delivered`] once it was handed over. A member
 //!   that takes down neither is judged by the history alone; [`Fact::Other`] says that it would have, had there been messages.
-//! * [`Event::OffsetReset`](crate::event::Event::OffsetReset) becomes [`Fact::Reset`], and
+//! * What a member [tells](crate::event::Event) goes through a [`Hearing`] of its own:
+//!   [`Event::OffsetReset`](crate::event::Event::OffsetReset) becomes [`Fact::Reset`], and
 //!   [`Event::Released`](crate::event::Event::Released) becomes [`Fact::Released`]: what they excuse is a violation without them.
 //! * A message that was passed ([`Event::Passed`](crate::event::Event::Passed)) is written down as delivered, if it was not, and done.
 //! * Where the registry is in the same process, [`Event::zxid`] is its last transaction at that moment, and then order is exact.
@@ -39,12 +41,14 @@ mod calls;
 mod ends;
 mod event;
 mod form;
+mod hearing;
 mod history;
 mod ledger;
 mod lines;
 mod nodes;
 mod offsets;
 mod replay;
+mod starts;
 mod verdict;
 mod view;
 mod windows;
@@ -53,9 +57,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Reset;
 use crate::group::{ConsumerId, GroupName, Subscription, Topic, TopicPartition};
 
 pub use event::{Event, Fact, How, Phase, Record};
+pub use hearing::Hearing;
 pub use history::{Change, Txn};
 pub use lines::read_events;
 pub use verdict::{Counts, Rule, Verdict, Violation, Worst};
@@ -121,6 +127,7 @@ pub struct Case {
     history: Vec<Txn>,
     events: Vec<Event>,
     limits: Limits,
+    policy: Option<Reset>,
     expected: Option<Rule14>,
 }
 
@@ -134,6 +141,7 @@ impl Case {
             history: Vec::new(),
             events: Vec::new(),
             limits: Limits::exact(Duration::from_secs(6)),
+            policy: None,
             expected: None,
         }
     }
@@ -173,6 +181,13 @@ impl Case {
         self
     }
 
+    /// Where members begin to read when nothing was committed; without this any beginning will do (I6).
+    #[must_use]
+    pub fn with_policy(mut self, policy: Reset) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
     /// The rule by which the group shares, instead of range over named topics.
     #[must_use]
     pub fn with_expected(mut self, expected: impl Fn(&Roll) -> Owners + 'static) -> Self {
@@ -187,6 +202,7 @@ impl Case {
         form::judge(&view, &mut verdict);
         nodes::judge(&view, &mut verdict);
         windows::judge(&view, &mut verdict);
+        starts::judge(&view, &mut verdict);
         offsets::judge(&view, &mut verdict);
         calls::judge(&view, &mut verdict);
         ends::judge(&view, &mut verdict);

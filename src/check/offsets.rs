@@ -95,16 +95,13 @@ pub(super) fn committed(
 ) {
     let (window, seen) = (&view.story.windows[at], &view.seen[at]);
     let resets = view.resets_of(window);
-    let mut dones = seen
-        .dones
-        .iter()
-        .map(|at| &view.case.events[*at])
-        .peekable();
+    let mut dones = seen.dones.iter().copied().peekable();
+    let is_later = |done: usize, mark| view.is_surely_after(&view.case.events[done], mark);
     let mut given = window.stored;
     for write in window.writes.iter().map(|at| &view.story.writes[*at]) {
-        while let Some(done) = dones.next_if(|done| !view.is_surely_after(done, write.mark)) {
-            if let Fact::Done { offset, .. } = done.fact {
-                ledger.done(offset);
+        while let Some(done) = dones.next_if(|done| !is_later(*done, write.mark)) {
+            if let Fact::Done { offset, .. } = view.case.events[done].fact {
+                ledger.done(offset, done);
             }
         }
         let is_judged = write.is_ours && !write.is_confirmation;

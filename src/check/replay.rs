@@ -56,6 +56,8 @@ pub(super) struct Window {
     pub left: Option<i64>,
     /// The topic's node was deleted or missing at some moment of it.
     pub is_topic_gone: bool,
+    /// Another's hand wrote into the owner node: its member may take that for a loss.
+    pub is_spoiled: bool,
     /// What was written to the offset node meanwhile, by whomever: places in [`Story::writes`].
     pub writes: Vec<usize>,
 }
@@ -502,6 +504,7 @@ impl Replay<'_> {
             stored,
             left: None,
             is_topic_gone,
+            is_spoiled: false,
             writes: Vec::new(),
         });
     }
@@ -519,6 +522,7 @@ impl Replay<'_> {
         };
         let is_same = node.data == data;
         node.data = data.to_vec();
+        let is_foreign = node.owner != session;
         let open = self.open.get(path).copied();
         match (place, open) {
             (Place::Registration(_), Some(at)) => {
@@ -526,7 +530,11 @@ impl Replay<'_> {
                     .texts
                     .push((mark, data.to_vec()));
             }
-            (Place::Owner(_), Some(at)) => self.story.windows[at].stream = decode_owner(data),
+            (Place::Owner(_), Some(at)) => {
+                let window = &mut self.story.windows[at];
+                window.stream = decode_owner(data);
+                window.is_spoiled |= is_foreign;
+            }
             (Place::Offset(partition), _) => {
                 self.write(mark, session, partition.clone(), Some(data), is_same, false);
             }

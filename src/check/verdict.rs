@@ -135,6 +135,10 @@ counts! {
     set_back,
     /// Positions that were set explicitly.
     resets,
+    /// Beginnings that members told of.
+    starts,
+    /// Starts that were committed where nothing was.
+    first_starts,
     /// Messages that were sent.
     sent,
     /// Messages that were delivered.
@@ -153,10 +157,14 @@ counts! {
     stale,
     /// Calls of listeners.
     calls,
+    /// Calls of listeners that began after they were made.
+    queued,
     /// Nodes of killed members whose end was timed.
     lingered,
     /// Times the owners were compared with the rule.
     settled,
+    /// Times they could not be: nothing of the history is as old, or a member subscribes by a filter and no rule was given.
+    unsettled,
 }
 
 /// How near it came.

@@ -223,6 +223,10 @@ impl<'a> View<'a> {
                 let sent = self.sent.entry(partition.clone()).or_default();
                 sent.range_mut(..before)
                     .for_each(|(_, is_there)| *is_there = false);
+                // What bears the same offset later is another message.
+                if let Some(done) = self.done.get_mut(partition) {
+                    *done = done.split_off(before);
+                }
             }
             Fact::Clock { real_us } => {
                 let mono = i64::try_from(event.mono).unwrap_or(i64::MAX);
@@ -231,6 +235,7 @@ impl<'a> View<'a> {
             Fact::Joined { .. }
             | Fact::Callback { .. }
             | Fact::Overrun { .. }
+            | Fact::Queued
             | Fact::Stopped { .. }
             | Fact::Cut { .. }
             | Fact::Healed
@@ -417,11 +422,7 @@ fn path(change: &Change) -> Option<&str> {
 fn tells_of_messages(fact: &Fact) -> bool {
     matches!(
         fact,
-        Fact::Checked { .. }
-            | Fact::Delivered { .. }
-            | Fact::Done { .. }
-            | Fact::Started { .. }
-            | Fact::Other(_)
+        Fact::Checked { .. } | Fact::Delivered { .. } | Fact::Done { .. } | Fact::Other(_)
     )
 }
 

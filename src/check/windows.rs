@@ -214,6 +214,7 @@ fn clean(
         .any(|reset| reset.from.is_some());
     if !view.case.limits.is_committing
         || window.is_topic_gone
+        || window.is_spoiled
         || is_meddled
         || is_reset
         || !ledger.is_plain()
@@ -227,7 +228,7 @@ fn clean(
         if let Fact::Done { offset, .. } = event.fact
             && view.is_surely_before(event, end)
         {
-            ledger.done(offset);
+            ledger.done(offset, *done);
         }
     }
     let Some(position) = ledger.position() else {

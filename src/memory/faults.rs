@@ -82,6 +82,16 @@ pub enum Fate {
     RefuseStep(usize, Fault),
 }
 
+/// What of a connection gets lost while it is cut one way only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// What the client sends. What its server tells it arrives.
+    Requests,
+    /// What the client is told. What it sends is carried out, and its server goes on hearing of it, also of its vain attempts to
+    /// connect anew.
+    Answers,
+}
+
 /// A list of fates, each for the first request it fits; what fits none is delivered.
 ///
 /// ```

@@ -36,7 +36,7 @@ mod tree;
 mod world;
 
 pub use crate::check;
-pub use faults::{Fate, Kind, Latency, Request, Script};
+pub use faults::{Fate, Kind, Latency, Lost, Request, Script};
 pub use history::history;
 pub use log::{MemoryLog, Record};
 pub use outside::Inline;

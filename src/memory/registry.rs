@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::ensemble::Ensemble;
-use super::faults::{Fate, Kind, Latency, Request};
+use super::faults::{Fate, Kind, Latency, Lost, Request};
 use super::tree::{Write, check_path, parent};
 use super::world::Answer;
 use crate::error::{Error, ErrorKind};
@@ -192,6 +192,12 @@ impl MemoryRegistry {
     /// same from the servers: cut it, and do not poll its futures.
     pub fn cut(&self, session: i64) -> bool {
         self.ensemble.with(|world| world.cut(session, false))
+    }
+
+    /// Cuts one way of the client's connection: as [`cut`](Self::cut), but what goes the other way arrives. While answers are lost the
+    /// servers hear of the session until its client gives it up, and end it a timeout later.
+    pub fn cut_one_way(&self, session: i64, lost: Lost) -> bool {
+        self.ensemble.with(|world| world.cut_one_way(session, lost))
     }
 
     /// Ends a [`cut`](Self::cut). What waited is delivered in its order; watches fire for what changed meanwhile; if the ensemble

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel::testing::check::{Fact, How, Rule};
+use evenkeel::testing::check::{Fact, Rule};
 
 use crate::tale::{A, B, T, Tale, at, deleted, made, offset, owner};
 
@@ -216,27 +216,6 @@ fn a_start_by_the_policy_is_committed_before_the_first_delivery() {
         }
         tale.breaks(Rule::I6);
     }
-}
-
-#[test]
-fn what_a_member_says_of_its_start_must_be_so() {
-    let say = |how, offset| {
-        let (mut tale, token) = Tale::begun();
-        let partition = at(0);
-        tale.tell(
-            "g_a",
-            Fact::Started {
-                partition,
-                token,
-                offset,
-                how,
-            },
-        );
-        tale
-    };
-    say(How::Stored, 0).keeps();
-    say(How::Stored, 1).breaks(Rule::I6);
-    say(How::Policy, 0).breaks(Rule::I6);
 }
 
 /// `g_a` finished five messages, committed some, and gave the partition up; `g_b` took it.

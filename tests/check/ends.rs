@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use evenkeel::config::Reset;
 use evenkeel::testing::check::{Fact, Owners, Rule};
 
 use crate::tale::{A, B, J, Tale, at, made, offset};
@@ -123,6 +124,43 @@ fn what_was_sent_before_the_first_start_needs_not_be_done() {
     tale.work("g_a", 0, token, 6..10);
     tale.tell("nemesis", Fact::Settled);
     tale.keeps();
+}
+
+#[test]
+fn with_the_smallest_as_the_policy_nothing_is_sent_before_the_first_start() {
+    // I16
+    let tale = |is_ours: bool| {
+        let mut tale = Tale::new();
+        tale.policy = Some(Reset::Smallest);
+        tale.send(0, 0..10);
+        if !is_ours {
+            tale.txn(0, vec![made(&offset(0), "6", false)]);
+        }
+        let token = tale.claim("g_a", A, 0, (!is_ours).then_some(6));
+        tale.claim("g_a", A, 1, None);
+        if is_ours {
+            tale.commit(A, 0, 6);
+        }
+        tale.work("g_a", 0, token, 6..10);
+        tale.tell("nemesis", Fact::Settled);
+        tale.judge()
+    };
+    assert_eq!(tale(true).rules(), [Rule::I6, Rule::I16]);
+    // An operator wrote where to begin.
+    assert!(tale(false).is_good());
+}
+
+#[test]
+fn owners_that_cannot_be_compared_are_counted() {
+    // I14
+    let mut tale = shared(("g_a", A), ("g_b", B));
+    let text = r#"{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}"#;
+    let path = "/consumers/g/ids/g_b".to_owned();
+    let filter = tale.set(path, text);
+    tale.txn(B, vec![filter]);
+    tale.tell("nemesis", Fact::Settled);
+    let counts = tale.keeps().counts;
+    assert_eq!((counts.settled, counts.unsettled), (1, 1));
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn fact() -> impl Strategy<Value = Fact> {
                 token,
                 offset
             }),
+        Just(Fact::Queued),
         (place, how).prop_map(|((partition, token, offset), how)| Fact::Started {
             partition,
             token,

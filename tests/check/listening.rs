@@ -2,7 +2,7 @@
 
 use evenkeel::testing::check::{Fact, Phase, Rule};
 
-use crate::tale::{A, Tale, at};
+use crate::tale::{A, Tale, at, owner};
 
 #[test]
 fn a_call_within_a_call_is_found() {
@@ -87,12 +87,57 @@ fn a_partition_is_released_only_after_the_listener_was_asked() {
     tale.tell("g_a", fact);
     tale.keeps();
 
+    // Somebody wrote into the owner node: that is a loss, and what is left of it is put away.
+    let (mut tale, _) = Tale::begun();
+    tale.called("g_a", "after_claim", 0);
+    let text = tale.set(owner(0), "somebody-0");
+    tale.txn(0, vec![text]);
+    tale.called("g_a", "on_lost", 0);
+    tale.release(A, 0);
+    tale.keeps();
+
     // Its session ended: there was nothing to be asked.
     let (mut tale, _) = Tale::begun();
     tale.called("g_a", "after_claim", 0);
     tale.close(A);
     tale.called("g_a", "on_lost", 0);
     tale.keeps();
+}
+
+/// `g_a` is told of a claim by a call that takes its time; asked to release it is meanwhile, or after it was lost and claimed anew.
+fn slow_listener(is_lost: bool, is_told: bool) -> Tale {
+    let (mut tale, mut token) = Tale::begun();
+    tale.call("g_a", "after_claim", Phase::Enter, 0);
+    if is_told {
+        tale.tell("g_a", Fact::Queued);
+    }
+    if is_lost {
+        tale.close(A);
+        tale.join("g_a", A + 0x100);
+        token = tale.claim("g_a", A + 0x100, 0, Some(0));
+    }
+    tale.call("g_a", "after_claim", Phase::Leave, 0);
+    tale.called("g_a", "before_release", 0);
+    tale.deliver("g_a", 0, token, 0);
+    tale
+}
+
+#[test]
+fn a_call_that_waited_for_its_turn_is_about_what_was_owned_when_it_was_made() {
+    // I11
+    assert_eq!(slow_listener(true, true).keeps().counts.queued, 1);
+    slow_listener(true, false).breaks(Rule::I11);
+    // It was made in time, and what it is about is still owned.
+    slow_listener(false, true).breaks(Rule::I11);
+
+    // Calls that waited are judged as well: this one was not made before the release.
+    let (mut tale, _) = Tale::begun();
+    tale.call("g_a", "after_claim", Phase::Enter, 0);
+    tale.release(A, 0);
+    tale.tell("g_a", Fact::Queued);
+    tale.call("g_a", "after_claim", Phase::Leave, 0);
+    tale.called("g_a", "before_release", 0);
+    tale.breaks(Rule::I11);
 }
 
 #[test]

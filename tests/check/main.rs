@@ -10,4 +10,5 @@ mod lines;
 mod listening;
 mod nodes;
 mod offsets;
+mod starts;
 mod verdicts;

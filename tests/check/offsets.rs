@@ -166,6 +166,27 @@ fn what_is_done_after_the_commit_does_not_count() {
 }
 
 #[test]
+fn what_bears_the_same_offset_later_is_another_message() {
+    // I4
+    let again = |is_done| {
+        let (mut tale, token) = Tale::begun();
+        tale.work("g_a", 0, token, 0..2);
+        tale.deliver("g_a", 0, token, 2);
+        if is_done {
+            tale.done("g_a", 0, token, 2);
+        }
+        tale.commit(A, 0, 3);
+        // The topic is made anew.
+        tale.reset("g_a", 0, Some(3), 0);
+        tale.commit(A, 0, 0);
+        tale.work("g_a", 0, token, 0..3);
+        tale
+    };
+    again(true).keeps();
+    again(false).breaks(Rule::I4);
+}
+
+#[test]
 fn a_reset_may_be_committed_with_nothing_done() {
     let (mut tale, token) = Tale::begun();
     tale.check("g_a", 0, token);

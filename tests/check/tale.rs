@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel::config::Reset;
 use evenkeel::testing::check::{Case, Change, Fact, Limits, Phase, Record, Rule, Txn, Verdict};
 use evenkeel::wire::encode_topic;
 use evenkeel::{GroupName, Topic, TopicPartition};
@@ -20,6 +21,7 @@ pub struct Tale {
     pub history: Vec<Txn>,
     pub record: Record,
     pub limits: Limits,
+    pub policy: Option<Reset>,
     zxid: i64,
     ms: i64,
     versions: i32,
@@ -58,6 +60,7 @@ impl Tale {
             history: Vec::new(),
             record: Record::new(),
             limits: Limits::exact(T),
+            policy: None,
             zxid: 0,
             ms: 0,
             versions: 0,
@@ -247,11 +250,15 @@ impl Tale {
     // ---- the judge ----
 
     pub fn case(self) -> Case {
-        Case::new(GroupName::new("g").unwrap())
+        let case = Case::new(GroupName::new("g").unwrap())
             .with_ours(["g_a", "g_b"])
             .with_history(self.history)
             .with_events(self.record.events().to_vec())
-            .with_limits(self.limits)
+            .with_limits(self.limits);
+        match self.policy {
+            Some(policy) => case.with_policy(policy),
+            None => case,
+        }
     }
 
     pub fn judge(self) -> Verdict {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use evenkeel::config::Reset;
 use evenkeel::event::LostCause;
 use evenkeel::listener::RebalanceListener;
-use evenkeel::testing::check::{Case, Fact, Limits, Phase, Record, Verdict};
+use evenkeel::testing::check::{Case, Fact, Hearing, Limits, Phase, Record, Verdict};
 use evenkeel::testing::{MemoryRegistry, history};
-use evenkeel::{Event, Events, GroupName, StreamId, TopicPartition};
+use evenkeel::{Events, GroupName, StreamId, TopicPartition};
 use tokio::time::Instant;
 
 use crate::kit::{GROUP, T};
@@ -65,10 +66,10 @@ impl Book {
 
     /// Takes down what a member tells until its end.
     pub fn follow(&self, name: Arc<str>, mut events: Events) {
-        let book = self.clone();
+        let (book, mut hearing) = (self.clone(), Hearing::new());
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                if let Some(fact) = fact(event) {
+                if let Some(fact) = hearing.hear(&event) {
                     book.note_as(&name, fact);
                 }
             }
@@ -93,6 +94,7 @@ impl Book {
             .with_ours(pages.ours.iter().map(|name| &**name))
             .with_history(history(&self.registry.log()))
             .with_events(pages.record.events().to_vec())
+            .with_policy(Reset::Smallest)
             .with_limits(Limits::exact(T))
             .judge()
     }
@@ -113,34 +115,6 @@ pub fn done(partition: &TopicPartition, token: i64, offset: i64) -> Fact {
         partition: partition.clone(),
         token,
         offset,
-    }
-}
-
-/// What the judge is to know of what a member tells, if anything.
-pub fn fact(event: Event) -> Option<Fact> {
-    match event {
-        Event::Joined { session, .. } => Some(Fact::Joined { session }),
-        Event::OffsetReset {
-            partition,
-            from,
-            to: Some(to),
-            ..
-        } => Some(Fact::Reset {
-            partition,
-            from,
-            to,
-        }),
-        Event::Released {
-            partition,
-            undone,
-            is_forced,
-            ..
-        } => Some(Fact::Released {
-            partition,
-            undone: undone as u64,
-            is_forced,
-        }),
-        _ => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! A small group, and every single thing that may happen to it: each fault on each of its requests, each disturbance at each moment
 //! of a hand-over. Where the seeds draw, this counts through.
 
-use crate::plan::{Deed, Manner, Mishap, Plan, Step, Work};
+use crate::plan::{Deed, Manner, Mishap, Plan, Step, Way, Work};
 use crate::{attempt, hush, report};
 
 /// What everybody asks for.
@@ -46,6 +46,8 @@ fn story(is_old: bool) -> Plan {
         manners: vec![manner],
         steps,
         cut_for_good: None,
+        cut_loses: Way::default(),
+        brokers_ms: 0,
     }
 }
 
@@ -108,6 +110,16 @@ fn every_disturbance_at_every_moment_is_got_over() {
             [
                 Deed::Stop { place, ms },
                 Deed::Cut { place, ms },
+                Deed::CutOneWay {
+                    place,
+                    ms,
+                    loses: Way::Answers,
+                },
+                Deed::CutOneWay {
+                    place,
+                    ms,
+                    loses: Way::Requests,
+                },
                 Deed::Isolate { server: 1, ms },
                 Deed::Halt { ms },
             ]

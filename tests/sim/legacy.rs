@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel::group::Subscription;
 use evenkeel::registry::{Connection, Dialect, Fault, Registry};
-use evenkeel::testing::{MemoryLog, MemoryRegistry};
+use evenkeel::testing::MemoryLog;
 use evenkeel::wire::read_registration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,6 +17,7 @@ use crate::book::done;
 use crate::facts::Facts;
 use crate::kit::{GROUP, Kit, at, range, topic};
 use crate::process::Switch;
+use crate::trace::Traced;
 
 /// So often a rebalance is tried, with so much time between.
 const TRIES: usize = 4;
@@ -38,7 +39,7 @@ pub struct Legacy {
 
 impl Legacy {
     /// Starts one.
-    pub fn start(name: &str, registry: &MemoryRegistry, log: &MemoryLog, facts: &Facts) -> Self {
+    pub fn start(name: &str, registry: &Traced, log: &MemoryLog, facts: &Facts) -> Self {
         let (quit, asked) = watch::channel(false);
         let (switch, session) = (Switch::default(), Arc::new(Mutex::new(None)));
         let life = Life {
@@ -73,7 +74,7 @@ impl Legacy {
 
 struct Life {
     name: String,
-    registry: MemoryRegistry,
+    registry: Traced,
     log: MemoryLog,
     facts: Facts,
     session: Arc<Mutex<Option<i64>>>,
@@ -227,7 +228,10 @@ impl Life {
         let mut has_moved = false;
         for (partition, next) in &mut self.held {
             let at = at("t", *partition);
-            let Ok((_, end)) = self.log.bounds(&at) else {
+            let bounds = self.log.bounds(&at);
+            let trace = &self.registry.trace;
+            trace.note(&(&self.name, &at, *next, bounds.as_ref().ok()));
+            let Ok((_, end)) = bounds else {
                 continue;
             };
             while *next < end {

@@ -1,5 +1,6 @@
 //! What happens in one run, drawn from a seed or read from a file. A plan says everything: the same plan is the same run.
 
+use evenkeel::testing::Lost;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -36,8 +37,33 @@ pub struct Plan {
     pub manners: Vec<Manner>,
     /// What happens, one after another.
     pub steps: Vec<Step>,
-    /// The member in this place, if it is there by then, stays cut off when all else is healed.
+    /// The member in this place, if it is there by then, stays cut off when all else is healed: one way only.
     pub cut_for_good: Option<usize>,
+    /// And this is what gets lost of it.
+    #[serde(default)]
+    pub cut_loses: Way,
+    /// What the brokers take to begin to send, and to tell the ends of a log.
+    #[serde(default)]
+    pub brokers_ms: u64,
+}
+
+/// What gets lost of a connection that is cut one way only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub enum Way {
+    /// What its server tells it.
+    #[default]
+    Answers,
+    /// What it asks.
+    Requests,
+}
+
+impl From<Way> for Lost {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Answers => Self::Answers,
+            Way::Requests => Self::Requests,
+        }
+    }
 }
 
 /// What may happen to a request.
@@ -162,6 +188,28 @@ pub enum Deed {
     LeaveLegacy { place: usize },
     /// Such a member is paused, and does not know it afterwards.
     PauseLegacy { place: usize, ms: u64 },
+    /// One's connection is silent for a while, one way only.
+    CutOneWay { place: usize, ms: u64, loses: Way },
+    /// Every request, and every answer, takes its time for a while.
+    Slow { ms: u64 },
+    /// Retention: a partition forgets all but so many messages.
+    Trim { partition: i32, leaves: i64 },
+    /// The topic is deleted, and made again after a while.
+    Recreate { ms: u64 },
+    /// A partition's log leaves out so many offsets.
+    Gap { partition: i32, offsets: u32 },
+    /// Who reads a partition gets nothing more of it and is not told.
+    Mute { partition: i32 },
+    /// An operator deletes an offset.
+    DeleteOffset { partition: i32 },
+    /// An operator sets an offset forward by so much, but not beyond the end.
+    Advance { partition: i32, by: i64 },
+    /// An operator writes an offset that nobody can read, and puts it right after a while if it still stands there.
+    SpoilOffset { partition: i32, ms: u64 },
+    /// An operator writes something else into an owner node.
+    SpoilOwner { partition: i32 },
+    /// An operator writes a topic node that nobody can read, for a while.
+    SpoilTopic { ms: u64 },
 }
 
 /// At most so many members of ours at a time.
@@ -244,9 +292,63 @@ const SORTS: &[Draw] = &[
     },
 ];
 
+/// What happens in a few seeds of a hundred, of each sort by itself.
+const RARE: &[Draw] = &[
+    |dice, plan| Deed::CutOneWay {
+        place: place(dice),
+        ms: stretch(dice, plan),
+        loses: way(dice),
+    },
+    |dice, plan| Deed::Slow {
+        ms: stretch(dice, plan),
+    },
+    |dice, plan| Deed::Trim {
+        partition: partition(dice, plan),
+        leaves: dice.random_range(0..3),
+    },
+    |dice, plan| Deed::Recreate {
+        ms: stretch(dice, plan),
+    },
+    |dice, plan| Deed::Gap {
+        partition: partition(dice, plan),
+        offsets: dice.random_range(1..4),
+    },
+    |dice, plan| Deed::Mute {
+        partition: partition(dice, plan),
+    },
+    |dice, plan| Deed::DeleteOffset {
+        partition: partition(dice, plan),
+    },
+    |dice, plan| Deed::Advance {
+        partition: partition(dice, plan),
+        by: dice.random_range(1..6),
+    },
+    |dice, plan| Deed::SpoilOffset {
+        partition: partition(dice, plan),
+        ms: stretch(dice, plan),
+    },
+    |dice, plan| Deed::SpoilOwner {
+        partition: partition(dice, plan),
+    },
+    |dice, plan| Deed::SpoilTopic {
+        ms: stretch(dice, plan),
+    },
+];
+
+fn way(dice: &mut StdRng) -> Way {
+    [Way::Answers, Way::Requests][dice.random_range(0..2)]
+}
+
 impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64) -> Self {
+        let (mut plan, first) = Self::drawn(seed);
+        plan.add_rarities(first);
+        plan
+    }
+
+    /// Without what is rare, and how many steps are its first.
+    fn drawn(seed: u64) -> (Self, usize) {
         let mut dice = StdRng::seed_from_u64(seed);
         let dice = &mut dice;
         let tick_ms = [100, 500, 2000][dice.random_range(0..3)];
@@ -270,6 +372,8 @@ impl Plan {
             manners: (0..3).map(|_| Manner::draw(dice)).collect(),
             steps: (0..count).map(|_| Step::soon(dice, Deed::Join)).collect(),
             cut_for_good: dice.random_bool(0.25).then(|| place(dice)),
+            cut_loses: Way::default(),
+            brokers_ms: 0,
         };
         let sorts: Vec<Draw> = SORTS
             .iter()
@@ -282,7 +386,38 @@ impl Plan {
             let after_ms = dice.random_range(0..4500);
             plan.steps.push(Step { after_ms, deed });
         }
-        plan
+        (plan, count)
+    }
+
+    /// With dice of their own: what else a seed means does not hang on them. The first steps stay the first.
+    fn add_rarities(&mut self, first: usize) {
+        let mut dice = StdRng::seed_from_u64(!self.seed);
+        let dice = &mut dice;
+        self.cut_loses = way(dice);
+        self.brokers_ms = [0, 0, 20, 400][dice.random_range(0..4)];
+        for draw in RARE {
+            // All are drawn, so that what one comes to does not hang on another.
+            let (is_there, twice) = (dice.random_bool(0.06), dice.random_bool(0.3));
+            for _ in 0..1 + usize::from(twice) {
+                let (deed, after_ms) = (draw(dice, self), dice.random_range(0..1500));
+                let at = dice.random_range(first..=self.steps.len());
+                if is_there && self.may_have(&deed) {
+                    self.steps.insert(at, Step { after_ms, deed });
+                }
+            }
+        }
+    }
+
+    /// Offsets say which message it is, to the judge and to members as the JVM has them, who never hear of another topic of the name.
+    fn may_have(&self, deed: &Deed) -> bool {
+        let has = |what: fn(&Deed) -> bool| self.steps.iter().any(|step| what(&step.deed));
+        match deed {
+            Deed::Recreate { .. } => {
+                !has(|deed| matches!(deed, Deed::JoinLegacy | Deed::Trim { .. }))
+            }
+            Deed::Gap { .. } => !has(|deed| matches!(deed, Deed::Recreate { .. })),
+            _ => true,
+        }
     }
 
     fn any_deed(&self, dice: &mut StdRng, sorts: &[Draw]) -> Deed {
@@ -353,6 +488,7 @@ impl Plan {
         simpler(|plan| plan.is_old = false);
         simpler(|plan| plan.cut_for_good = None);
         simpler(|plan| plan.lag_ms = 0);
+        simpler(|plan| plan.brokers_ms = 0);
         simpler(|plan| plan.partitions = (plan.partitions / 2).max(1));
         simpler(|plan| plan.manners.truncate(1));
         all

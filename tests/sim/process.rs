@@ -1,6 +1,7 @@
 //! A member as a process: it can be stopped, which is not to be polled, and killed, which is to be forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,11 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel::event::LostCause;
-use evenkeel::listener::RebalanceListener;
+use evenkeel::listener::{Outside, Ran, RebalanceListener};
+use evenkeel::registry::Later;
 use evenkeel::{ConsumerConnector, Message, MessageStream, StreamId, TopicPartition};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -21,30 +23,47 @@ use evenkeel::testing::check::{Fact, Phase};
 use crate::book::{delivered, done};
 use crate::facts::Facts;
 use crate::plan::{Manner, Work};
+use crate::trace::Line;
 
 /// What a listener that panics says.
 pub const PANIC: &str = "a listener that panics on purpose";
 
 /// Whether a process runs.
 #[derive(Clone, Default)]
-pub struct Switch(Arc<Mutex<(bool, Vec<Waker>)>>);
+pub struct Switch(Arc<Mutex<Power>>);
+
+#[derive(Default)]
+struct Power {
+    is_off: bool,
+    is_dead: bool,
+    waiting: Vec<Waker>,
+}
 
 impl Switch {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (bool, Vec<Waker>)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Power> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on nothing under it is polled.
     pub fn stop(&self) {
-        self.lock().0 = true;
+        self.lock().is_off = true;
+    }
+
+    /// Nor ever again.
+    pub fn kill(&self) {
+        let mut power = self.lock();
+        (power.is_off, power.is_dead) = (true, true);
     }
 
     /// It is again.
     pub fn go(&self) {
-        let mut state = self.lock();
-        state.0 = false;
-        let wakers = std::mem::take(&mut state.1);
-        drop(state);
+        let mut power = self.lock();
+        if power.is_dead {
+            return;
+        }
+        power.is_off = false;
+        let wakers = std::mem::take(&mut power.waiting);
+        drop(power);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -67,12 +86,12 @@ impl<F: Future> Future for Under<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let mut state = self.switch.lock();
-        if state.0 {
-            state.1.push(cx.waker().clone());
+        let mut power = self.switch.lock();
+        if power.is_off {
+            power.waiting.push(cx.waker().clone());
             return Poll::Pending;
         }
-        drop(state);
+        drop(power);
         self.future.as_mut().poll(cx)
     }
 }
@@ -81,12 +100,15 @@ impl<F: Future> Future for Under<F> {
 pub struct Process {
     /// The member's id.
     pub name: String,
-    /// The host it says it is on.
+    /// The host it says it is on, and the random part of its id.
     pub host: String,
+    pub random: String,
     /// Its handle; none once it was asked to leave.
     pub connector: Option<ConsumerConnector>,
     /// Whether it runs.
     pub switch: Switch,
+    /// Its way to the servers.
+    pub line: Line,
     /// Its coordinator and its readers.
     pub tasks: Vec<JoinHandle<()>>,
 }
@@ -219,39 +241,51 @@ impl Application {
 /// Writes down what it is told, and panics now and then.
 pub struct Listener {
     /// Set as soon as the member has one.
-    pub name: OnceLock<String>,
+    pub name: Arc<OnceLock<String>>,
     pub facts: Facts,
     pub panics: bool,
     pub calls: Mutex<u32>,
+    /// How a call that takes its time ends, once it does.
+    ending: Option<Ending>,
 }
 
+type Ending = Arc<Mutex<Option<Fact>>>;
+
 impl Listener {
-    pub fn new(facts: &Facts, manner: &Manner) -> Self {
+    /// Its calls end when the place says so, if there is one.
+    pub fn new(
+        name: &Arc<OnceLock<String>>,
+        facts: &Facts,
+        manner: &Manner,
+        place: Option<&Place>,
+    ) -> Self {
         Self {
-            name: OnceLock::new(),
+            name: name.clone(),
             facts: facts.clone(),
             panics: manner.panics,
             calls: Mutex::new(0),
+            ending: place.map(|place| place.ending.clone()),
         }
     }
 
     fn called<'a>(&self, call: &'static str, of: impl Iterator<Item = &'a TopicPartition>) {
         let partitions: Vec<TopicPartition> = of.cloned().collect();
-        let note = |phase| {
-            let fact = Fact::Callback {
-                name: call.to_owned(),
-                phase,
-                partitions: partitions.clone(),
-            };
-            let name = self.name.get().expect("the member has begun");
-            self.facts.note(name, fact);
+        let fact = |phase| Fact::Callback {
+            name: call.to_owned(),
+            phase,
+            partitions: partitions.clone(),
         };
-        note(Phase::Enter);
+        let name = self.name.get().expect("the member has begun");
+        self.facts.note(name, fact(Phase::Enter));
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         *calls += 1;
         let is_bad = self.panics && calls.is_multiple_of(3);
         drop(calls);
-        note(if is_bad { Phase::Panic } else { Phase::Leave });
+        let end = fact(if is_bad { Phase::Panic } else { Phase::Leave });
+        match &self.ending {
+            Some(ending) => *lock(ending) = Some(end),
+            None => self.facts.note(name, end),
+        }
         if is_bad {
             std::panic::panic_any(PANIC);
         }
@@ -269,5 +303,84 @@ impl RebalanceListener for Listener {
 
     fn on_lost(&self, partitions: &BTreeSet<TopicPartition>, _: LostCause) {
         self.called("on_lost", partitions.iter());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the calls of a listener run that takes its time over each: one after another, and whoever comes meanwhile waits for his turn.
+#[derive(Clone)]
+pub struct Place {
+    name: Arc<OnceLock<String>>,
+    facts: Facts,
+    switch: Switch,
+    time: Duration,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    ending: Ending,
+}
+
+impl Place {
+    /// A part of the process with this switch.
+    pub fn new(
+        name: &Arc<OnceLock<String>>,
+        facts: &Facts,
+        switch: &Switch,
+        time: Duration,
+    ) -> Self {
+        Self {
+            name: name.clone(),
+            facts: facts.clone(),
+            switch: switch.clone(),
+            time,
+            turn: Arc::default(),
+            ending: Ending::default(),
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.name.get().expect("the member has begun")
+    }
+
+    /// The call has begun; it ends in its time.
+    async fn end(self, ran: Ran, turn: OwnedMutexGuard<()>) -> Ran {
+        sleep(self.time).await;
+        let end = lock(&self.ending).take();
+        end.into_iter()
+            .for_each(|end| self.facts.note(self.name(), end));
+        drop(turn);
+        ran
+    }
+}
+
+fn begin(work: Box<dyn FnOnce() + Send>) -> Ran {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(()) => Ran::Done,
+        Err(_) => Ran::Panicked(format!("it panicked: {PANIC}")),
+    }
+}
+
+impl Outside for Place {
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> Later<Ran> {
+        let place = self.clone();
+        let (answer, answered) = oneshot::channel();
+        match self.turn.clone().try_lock_owned() {
+            Ok(turn) => {
+                let ran = begin(work);
+                tokio::spawn(self.switch.over(async move {
+                    let _ = answer.send(place.end(ran, turn).await);
+                }));
+            }
+            Err(_) => {
+                self.facts.note(self.name(), Fact::Queued);
+                tokio::spawn(self.switch.over(async move {
+                    let turn = place.turn.clone().lock_owned().await;
+                    let ran = begin(work);
+                    let _ = answer.send(place.end(ran, turn).await);
+                }));
+            }
+        }
+        Box::pin(async move { answered.await.unwrap_or(Ran::Closed) })
     }
 }

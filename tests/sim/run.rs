@@ -1,34 +1,41 @@
 //! One run: everything a plan says, then the calm in which all must come right, then the judgement.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use evenkeel::clock::TokioClock;
-use evenkeel::event::LostCause;
+use evenkeel::config::Reset;
 use evenkeel::id::IdContext;
-use evenkeel::testing::check::{Case, Fact, Limits, Verdict};
+use evenkeel::listener::Outside;
+use evenkeel::testing::check::{Case, Fact, Hearing, Limits, Verdict};
 use evenkeel::testing::{Fate, Inline, Kind, Latency, MemoryRegistry, Request, history};
-use evenkeel::{ConsumerConnector, Event, GroupName};
-use futures_util::FutureExt;
+use evenkeel::{ConsumerConnector, GroupName};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 mod calm;
+mod deeds;
+mod told;
 
-use crate::book::fact;
 use crate::facts::Facts;
 use crate::kit::{GROUP, Kit, at};
 use crate::legacy::Legacy;
 use crate::plan::{Deed, LEGACY, MEMBERS, Manner, Mishap, PARTITIONS, Plan};
-use crate::process::{Application, Calm, Listener, Process, Switch};
-use crate::trace::{Trace, Traced};
+use crate::process::{Application, Calm, Listener, Place, Process, Switch};
+use crate::reading::TracedLog;
+use crate::sometimes::Sometimes;
+use crate::trace::{Line, Trace, Traced};
+use told::tell;
 
 /// The writers of facts that are no members.
 const NEMESIS: &str = "nemesis";
 const PRODUCER: &str = "producer";
+
+/// What members wait for what is in hand, and then for their listener.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// What came of a run.
 pub struct Outcome {
@@ -44,8 +51,8 @@ pub struct Outcome {
     pub requests: u64,
     /// What was counted.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The virtual time from the calm until the group stood right.
-    pub converged: Option<Duration>,
+    /// The virtual time from the calm until the group stood right, and how long it might have taken.
+    pub converged: Option<(Duration, Duration)>,
 }
 
 impl Outcome {
@@ -78,6 +85,10 @@ enum Undo {
     Heal(i64, String, u64),
     Rejoin(usize, Vec<String>, u64),
     Resume(Vec<String>, u64),
+    Fast,
+    Recreate,
+    Mend(i32, i64),
+    Respell,
     Clean(String),
     Lead(i32),
     Up,
@@ -91,6 +102,7 @@ struct Run<'a> {
     kit: Kit,
     facts: Facts,
     trace: Trace,
+    sometimes: Sometimes,
     dice: StdRng,
     members: Vec<Process>,
     legacy: Vec<Legacy>,
@@ -105,14 +117,28 @@ struct Run<'a> {
     /// How many of the faults that cut a session off are still there.
     silenced: BTreeMap<i64, usize>,
     partitions: i32,
+    is_topic_there: bool,
+    /// Whom nobody heals, since when, and what gets lost of it.
+    stranded: Option<(Process, u64)>,
     joined: u64,
     faults: u64,
     calm: Calm,
-    converged: Option<Duration>,
+    converged: Option<(Duration, Duration)>,
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// The session timeout that the servers grant.
+fn granted(plan: &Plan) -> Duration {
+    ms(plan.session_ms).clamp(ms(plan.tick_ms) * 2, ms(plan.tick_ms) * 20)
+}
+
+/// Between a client and its server.
+fn latency(plan: &Plan) -> Latency {
+    let [low, high] = plan.latency_ms.map(ms);
+    Latency::between(low, high, plan.seed)
 }
 
 /// The faults that requests have met, by the requests' numbers.
@@ -148,12 +174,11 @@ fn faulty(plan: &Plan, met: Met) -> impl FnMut(&Request) -> Fate + Send + 'stati
 
 impl<'a> Run<'a> {
     fn of(plan: &'a Plan) -> Self {
-        let [low, high] = plan.latency_ms.map(ms);
         let mut registry = MemoryRegistry::new()
             .with_tick(ms(plan.tick_ms))
             .with_lag(ms(plan.lag_ms))
             .with_sync_limit(ms(plan.sync_limit_ms))
-            .with_latency(Latency::between(low, high, plan.seed));
+            .with_latency(latency(plan));
         if plan.is_old {
             registry = registry.with_version(3, 4);
         }
@@ -168,7 +193,9 @@ impl<'a> Run<'a> {
         let facts = Facts::of(&registry, &trace);
         facts.came(NEMESIS);
         facts.came(PRODUCER);
+        let sometimes = Sometimes::new(&facts, &registry);
         let kit = Kit::on(registry);
+        let _ = kit.log.clone().with_delay(ms(plan.brokers_ms));
         kit.create("t", plan.partitions);
         // The servers' clock began with the run, and so did this one.
         let real_us = kit.registry.log()[0].time_ms * 1000;
@@ -179,6 +206,7 @@ impl<'a> Run<'a> {
             kit,
             facts,
             trace,
+            sometimes,
             dice: StdRng::seed_from_u64(plan.seed.rotate_left(17)),
             members: Vec::new(),
             legacy: Vec::new(),
@@ -190,6 +218,8 @@ impl<'a> Run<'a> {
             undo: BTreeMap::new(),
             silenced: BTreeMap::new(),
             partitions: plan.partitions,
+            is_topic_there: true,
+            stranded: None,
             joined: 0,
             faults: 0,
             calm: Calm::default(),
@@ -234,12 +264,13 @@ impl<'a> Run<'a> {
 
     /// Messages come all the time that a session may take to end.
     fn tempt(&mut self) {
-        for hundredths in [52, 60, 68, 76, 84, 92, 99] {
+        for hundredths in [52, 60, 68, 76, 84, 92, 99, 108] {
             self.later(self.plan.session_ms * hundredths / 100, Undo::Send);
         }
     }
 
     fn put_right(&mut self, undo: Undo) {
+        self.sometimes.look();
         let registry = &self.kit.registry;
         match undo {
             Undo::Go(switch, session, member, from) => {
@@ -263,6 +294,12 @@ impl<'a> Run<'a> {
                 registry.resume();
                 self.was_cut(&members, from);
             }
+            Undo::Fast => {
+                let _ = registry.clone().with_latency(latency(self.plan));
+            }
+            Undo::Recreate => self.make_topic(),
+            Undo::Mend(partition, offset) => self.mend(partition, offset),
+            Undo::Respell => self.respell(),
             Undo::Clean(path) => registry.delete(&path),
             Undo::Lead(partition) => {
                 let _ = self.kit.log.set_leader(&at("t", partition), true);
@@ -288,6 +325,7 @@ impl<'a> Run<'a> {
 
     fn carry_out(&mut self, deed: &Deed) {
         self.trace.note(deed);
+        self.sometimes.look();
         match *deed {
             Deed::Join if self.members.len() < MEMBERS => self.join(None),
             Deed::Leave { place, within_ms } if self.members.len() > 1 => {
@@ -301,7 +339,7 @@ impl<'a> Run<'a> {
             }
             Deed::Kill { place, returns } if self.members.len() > 1 => self.kill(place, returns),
             Deed::Send { each } => self.send(each),
-            Deed::Grow if self.partitions < PARTITIONS => {
+            Deed::Grow if self.partitions < PARTITIONS && self.is_topic_there => {
                 self.partitions += 1;
                 self.kit.grow("t", self.partitions);
             }
@@ -317,93 +355,6 @@ impl<'a> Run<'a> {
                 self.stop(switch, session, legacy.name.clone(), ms);
             }
             ref other => self.disturb(other),
-        }
-    }
-
-    fn disturb(&mut self, deed: &Deed) {
-        let registry = self.kit.registry.clone();
-        match *deed {
-            Deed::Stop { place, ms } => {
-                let Some(process) = self.process(place) else {
-                    return;
-                };
-                let (switch, session) = (process.switch.clone(), process.session());
-                self.stop(switch, session, process.name.clone(), ms);
-            }
-            Deed::Cut { place, ms } => {
-                if let Some(process) = self.process(place)
-                    && let Some(session) = process.session()
-                {
-                    let (name, from) = (process.name.clone(), self.facts.now());
-                    self.silence(session);
-                    self.later(ms, Undo::Heal(session, name, from));
-                    self.tempt();
-                }
-            }
-            Deed::Sever { place } => {
-                if let Some(session) = self.session(place) {
-                    registry.sever(session);
-                }
-            }
-            Deed::Expire { place } => {
-                if let Some(session) = self.session(place)
-                    && registry.expire(session)
-                {
-                    self.facts.note(NEMESIS, Fact::Expired { session });
-                }
-            }
-            Deed::Commit { place } => {
-                if let Some(process) = self.process(place)
-                    && let Some(connector) = &process.connector
-                {
-                    // Nobody waits for the answer.
-                    let _ = connector.commit().now_or_never();
-                }
-            }
-            Deed::Isolate { server, ms } if registry.isolate(server) => {
-                self.facts.count("follower cut off");
-                let (members, from) = (self.everybody(), self.facts.now());
-                self.later(ms, Undo::Rejoin(server, members, from));
-                self.tempt();
-            }
-            Deed::Halt { ms } => {
-                registry.halt();
-                let (members, from) = (self.everybody(), self.facts.now());
-                self.later(ms, Undo::Resume(members, from));
-            }
-            Deed::DeleteOwner { partition } => {
-                registry.delete(&Kit::owner_path("t", partition));
-            }
-            Deed::DeleteId { place } => {
-                if let Some(process) = self.process(place) {
-                    registry.delete(&Kit::id_path(&process.name));
-                }
-            }
-            Deed::Rewind { partition, by } => {
-                let stored = self.kit.offset("t", partition);
-                if let Some(offset) = stored.and_then(|text| text.parse::<i64>().ok()) {
-                    let back = (offset - by).max(0).to_string();
-                    registry.put(&Kit::offset_path("t", partition), back);
-                }
-            }
-            Deed::Garbage { ms } => {
-                let path = Kit::id_path("nobody-can-read-it");
-                registry.put(&path, "{{{");
-                self.later(ms, Undo::Clean(path));
-            }
-            Deed::Leaderless { partition, ms } => {
-                let _ = self.kit.log.set_leader(&at("t", partition), false);
-                self.later(ms, Undo::Lead(partition));
-            }
-            Deed::ReadFails { partition } => {
-                let trouble = evenkeel::stream::Trouble::Failed("a fault".into());
-                self.kit.log.trouble(&at("t", partition), &trouble);
-            }
-            Deed::BrokersDown { ms } => {
-                self.kit.log.go_down("a fault");
-                self.later(ms, Undo::Up);
-            }
-            _ => {}
         }
     }
 
@@ -449,6 +400,9 @@ impl<'a> Run<'a> {
     }
 
     fn send(&mut self, each: usize) {
+        if !self.is_topic_there {
+            return;
+        }
         for partition in 0..self.partitions {
             for _ in 0..each {
                 let offset = self.kit.send_to("t", partition);
@@ -470,8 +424,7 @@ impl<'a> Run<'a> {
             },
             self.joined
         );
-        let registry = self.kit.registry.clone();
-        let registry = registry.with_session_timeout(ms(self.plan.session_ms));
+        let registry = self.traced(&Line::default(), false);
         let legacy = Legacy::start(&name, &registry, &self.kit.log, &self.facts);
         self.jvms.insert(legacy.task.id());
         self.facts.count("legacy member");
@@ -479,63 +432,72 @@ impl<'a> Run<'a> {
     }
 
     /// A new member, or one that comes back under its old name.
-    fn join(&mut self, host: Option<String>) {
+    fn join(&mut self, again: Option<(String, String)>) {
         self.joined += 1;
         let manner = &self.plan.manners[self.joined as usize % self.plan.manners.len()];
-        let host = host.unwrap_or_else(|| format!("h{}", self.joined));
+        let joined = self.joined;
+        let new = || (format!("h{joined}"), format!("{joined:016x}"));
+        let (host, random) = again.unwrap_or_else(new);
         let mut config = self.kit.config();
         config.session_timeout = ms(self.plan.session_ms);
         config.auto_commit_interval = ms(manner.commit_every_ms);
-        config.drain_timeout = ms(2000);
+        config.drain_timeout = DRAIN;
         config.legacy_handover_delay = ms(50);
         let group = GroupName::new(GROUP).expect("a good name");
-        let random = format!("{:016x}", self.joined);
-        let context = IdContext::new(&host, &group, random).expect("a good host");
-        let registry = Traced {
-            registry: self
-                .kit
-                .registry
-                .clone()
-                .with_session_timeout(config.session_timeout),
+        let context = IdContext::new(&host, &group, random.clone()).expect("a good host");
+        let (line, switch) = (Line::default(), Switch::default());
+        let registry = self.traced(&line, true);
+        let name = Arc::default();
+        let log = TracedLog {
+            log: self.kit.log.clone(),
             trace: self.trace.clone(),
+            sometimes: self.sometimes.clone(),
+            name: Arc::clone(&name),
         };
-        let outside = match manner.listener_ms {
-            Some(time) if time > 0 => Inline::after(ms(time)),
-            _ => Inline::new(),
+        let slow = manner.listener_ms.filter(|time| *time > 0);
+        let place = slow.map(|time| Place::new(&name, &self.facts, &switch, ms(time)));
+        let listener = Listener::new(&name, &self.facts, manner, place.as_ref());
+        let outside: Arc<dyn Outside> = match place {
+            Some(place) => Arc::new(place),
+            None => Arc::new(Inline::new()),
         };
         let mut builder = ConsumerConnector::builder(config)
             .with_registry(Arc::new(registry))
-            .with_reader_source(Arc::new(self.kit.log.clone()))
+            .with_reader_source(Arc::new(log))
             .with_clock(Arc::new(TokioClock::new()))
-            .with_outside(Arc::new(outside))
+            .with_outside(outside)
             .with_id_context(context);
-        let listener = Arc::new(Listener::new(&self.facts, manner));
         if manner.listener_ms.is_some() {
-            builder = builder.with_listener(listener.clone());
+            builder = builder.with_listener(Arc::new(listener));
         }
-        let process = self.start(host, builder, manner, &listener);
+        let process = self.start((host, random), builder, manner, (line, switch), &name);
         self.members.push(process);
+    }
+
+    fn traced(&self, line: &Line, is_ours: bool) -> Traced {
+        let registry = self.kit.registry.clone();
+        Traced {
+            registry: registry.with_session_timeout(ms(self.plan.session_ms)),
+            trace: self.trace.clone(),
+            line: line.clone(),
+            sometimes: is_ours.then(|| self.sometimes.clone()),
+        }
     }
 
     fn start(
         &mut self,
-        host: String,
+        (host, random): (String, String),
         builder: evenkeel::Builder,
         manner: &Manner,
-        listener: &Listener,
+        (line, switch): (Line, Switch),
+        known: &OnceLock<String>,
     ) -> Process {
         let topics = [(crate::kit::topic("t"), manner.streams)];
         let (connector, streams, coordinator) = builder.into_future(topics).expect("good settings");
         let name = connector.consumer_id().to_string();
-        listener.name.set(name.clone()).expect("it had none");
+        known.set(name.clone()).expect("it had none");
         self.facts.came(&name);
         self.names.insert(name.clone());
-        if manner.listener_ms.is_some_and(|time| time > 0) {
-            // Its calls come in their order, but one after another: some when the partition is owned anew already.
-            let name_of_call = "any".to_owned();
-            self.facts.note(&name, Fact::Overrun { name: name_of_call });
-        }
-        let switch = Switch::default();
         let mut tasks = vec![tokio::spawn(switch.over(coordinator))];
         for stream in streams.into_values().flatten() {
             let seed = self.dice.random();
@@ -545,18 +507,22 @@ impl<'a> Run<'a> {
         }
         let (mut events, facts, trace) =
             (connector.events(), self.facts.clone(), self.trace.clone());
-        let member = name.clone();
+        let (member, sometimes, mut hearing) =
+            (name.clone(), self.sometimes.clone(), Hearing::new());
         self.watchers.push(tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 trace.note(&(&member, &event));
-                tell(&facts, &member, event);
+                sometimes.hears(&member, &event);
+                tell(&facts, &mut hearing, &member, event);
             }
         }));
         Process {
             name,
             host,
+            random,
             connector: Some(connector),
             switch,
+            line,
             tasks,
         }
     }
@@ -577,12 +543,13 @@ impl<'a> Run<'a> {
         let mut process = self.members.swap_remove(place);
         self.kit.registry.kill(session);
         process.tasks.iter().for_each(JoinHandle::abort);
+        process.switch.kill();
         // The handle's drop would fence, which a dead process cannot.
         std::mem::forget(process.connector.take());
         let member = Arc::from(process.name.as_str());
         self.facts.note(NEMESIS, Fact::Killed { member });
         if returns {
-            self.join(Some(process.host));
+            self.join(Some((process.host, process.random)));
         }
     }
 
@@ -594,12 +561,14 @@ impl<'a> Run<'a> {
     }
 
     fn judge(self, complaint: Option<String>) -> Outcome {
-        let limits = Limits::exact(ms(self.plan.session_ms));
+        let limits = Limits::exact(granted(self.plan));
         let case = Case::new(GroupName::new(GROUP).expect("a good name"))
             .with_ours(self.names.iter().map(String::as_str))
             .with_history(history(&self.kit.registry.log()))
             .with_events(self.facts.events())
+            .with_policy(Reset::Smallest)
             .with_limits(limits);
+        self.sometimes.sums_up();
         Outcome {
             verdict: case.judge(),
             complaint,
@@ -609,60 +578,5 @@ impl<'a> Run<'a> {
             counters: self.facts.counters(),
             converged: self.converged,
         }
-    }
-}
-
-/// What a member tells, as facts and as counters.
-fn tell(facts: &Facts, member: &str, event: Event) {
-    if let Some(fact) = fact(event.clone()) {
-        facts.note(member, fact);
-    }
-    match event {
-        Event::OffsetReset { to: Some(_), .. } => facts.count("reset"),
-        Event::Released {
-            is_forced: true, ..
-        } => facts.count("forced release"),
-        Event::Lapsed => facts.count("lapse"),
-        Event::Resumed { .. } => facts.count("lapse then resume"),
-        Event::SessionLost { .. } => facts.count("session lost"),
-        Event::Waiting { .. } => facts.count("claim conflict"),
-        Event::Stuck { .. } => facts.count("stuck"),
-        Event::IdHeld { .. } => facts.count("own id held by an earlier session"),
-        Event::Lost {
-            partition,
-            cause,
-            undone,
-        } => {
-            facts.count(match cause {
-                LostCause::OwnerNodeGone => "owner node deleted by somebody else",
-                LostCause::RegistrationGone => "registration deleted by somebody else",
-                _ => "lost with the session",
-            });
-            // Its release may have been under way when the session ended, and carried out.
-            if cause == LostCause::SessionLost {
-                let undone = undone as u64;
-                let lost = Fact::Released {
-                    partition,
-                    undone,
-                    is_forced: true,
-                };
-                facts.note(member, lost);
-            }
-        }
-        Event::RewindRepaired { .. } => facts.count("rewind repaired"),
-        Event::ForeignAdvance { .. } => facts.count("foreign advance"),
-        Event::CommitFailed { .. } => facts.count("commit failed"),
-        Event::ListenerFailed { call, reason } => {
-            facts.count("listener failed");
-            if !reason.contains("panicked") {
-                let name = call.to_owned();
-                facts.note(member, Fact::Overrun { name });
-            }
-        }
-        Event::Repaired { .. } => facts.count("self-check repaired"),
-        Event::ReadFailed { .. } => facts.count("read failed"),
-        Event::BrokersMissing { .. } => facts.count("brokers missing"),
-        Event::MemberMalformed { .. } => facts.count("registration nobody can read"),
-        _ => {}
     }
 }

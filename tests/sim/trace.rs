@@ -2,13 +2,20 @@
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evenkeel::Error;
 use evenkeel::registry::{
-    Connection, Dialect, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
+    Connection, Dialect, Fault, Later, MultiFault, Op, Registry, Reply, Stat, Watch,
 };
+use evenkeel::testing::{Lost, MemoryRegistry};
+use evenkeel::{Error, ErrorKind};
+use tokio::time::sleep;
+
+use crate::sometimes::Sometimes;
+
+/// How long a client tries to open a session that never gets through.
+const VAIN: Duration = Duration::from_secs(1);
 
 /// The hash of all that was noted, in its order, with the virtual time.
 #[derive(Clone)]
@@ -46,21 +53,84 @@ impl Trace {
     }
 }
 
-/// The registry as one member sees it.
-pub struct Traced<R> {
-    pub registry: R,
-    pub trace: Trace,
+/// A member's way to the servers: new sessions may be cut off as the old one is.
+#[derive(Clone, Default)]
+pub struct Line(Arc<Mutex<Ends>>);
+
+#[derive(Default)]
+struct Ends {
+    lost: Option<Lost>,
+    session: Option<i64>,
 }
 
-impl<R: Registry> Registry for Traced<R> {
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Ends> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this gets lost of its session, and of any that it tries to open.
+    pub fn cut(&self, registry: &MemoryRegistry, lost: Lost) {
+        let mut ends = self.lock();
+        ends.lost = Some(lost);
+        if let Some(session) = ends.session {
+            registry.cut_one_way(session, lost);
+        }
+    }
+
+    /// A session is opened.
+    fn opened(&self, registry: &MemoryRegistry, session: i64) {
+        let mut ends = self.lock();
+        ends.session = Some(session);
+        // It was under way when the line was cut.
+        if let Some(lost) = ends.lost {
+            registry.cut_one_way(session, lost);
+        }
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.lock().lost
+    }
+}
+
+/// The registry as one member sees it.
+#[derive(Clone)]
+pub struct Traced {
+    pub registry: MemoryRegistry,
+    pub trace: Trace,
+    pub line: Line,
+    /// Who counts what a member of ours does; nobody for others.
+    pub sometimes: Option<Sometimes>,
+}
+
+impl Traced {
+    /// Requests that are lost open nothing; an answer that is lost leaves a session that nobody has.
+    async fn in_vain(&self, dialect: Dialect, lost: Lost) -> Error {
+        if lost == Lost::Answers
+            && let Ok(connection) = self.registry.open(dialect).await
+        {
+            self.registry.kill(connection.session_id());
+        }
+        sleep(VAIN).await;
+        Error::new(ErrorKind::Connection, "cannot open a session: no answer")
+    }
+}
+
+impl Registry for Traced {
     fn open(&self, dialect: Dialect) -> Later<Result<Arc<dyn Connection>, Error>> {
-        let (opening, trace) = (self.registry.open(dialect), self.trace.clone());
+        let traced = self.clone();
         Box::pin(async move {
-            let opened = opening.await;
+            let (trace, sometimes) = (traced.trace.clone(), traced.sometimes.clone());
+            let opened = match traced.line.lost() {
+                Some(lost) => Err(traced.in_vain(dialect, lost).await),
+                None => traced.registry.open(dialect).await,
+            };
             trace.note(&opened.as_ref().map(|connection| connection.session_id()));
+            let inner = opened?;
+            traced.line.opened(&traced.registry, inner.session_id());
             let connection: Arc<dyn Connection> = Arc::new(TracedConnection {
-                inner: opened?,
+                inner,
                 trace,
+                sometimes,
             });
             Ok(connection)
         })
@@ -74,6 +144,7 @@ impl<R: Registry> Registry for Traced<R> {
 struct TracedConnection {
     inner: Arc<dyn Connection>,
     trace: Trace,
+    sometimes: Option<Sometimes>,
 }
 
 impl TracedConnection {
@@ -92,6 +163,36 @@ impl TracedConnection {
         })
     }
 
+    /// A write, of which it is counted what becomes of it.
+    fn counted<T: Send + 'static, E: Send + 'static>(
+        &self,
+        ops: &[Op],
+        answer: Later<Result<T, E>>,
+        fault: fn(&E) -> &Fault,
+    ) -> Later<Result<T, E>> {
+        let Some(sometimes) = self.sometimes.clone() else {
+            return answer;
+        };
+        let sent = sometimes.sends(self.inner.session_id(), ops);
+        Box::pin(async move {
+            let answer = answer.await;
+            sometimes.is_answered(&sent, answer.as_ref().err().map(fault));
+            answer
+        })
+    }
+
+    /// A read, of which it is counted if there was nothing to be read.
+    fn sought<T: Send + 'static>(&self, path: &str, answer: Reply<T>) -> Reply<T> {
+        let (sometimes, path) = (self.sometimes.clone(), path.to_owned());
+        Box::pin(async move {
+            let answer = answer.await;
+            if let (Some(sometimes), Err(Fault::NoNode)) = (sometimes, &answer) {
+                sometimes.is_missing(&path);
+            }
+            answer
+        })
+    }
+
     fn watched(&self, path: &str, watch: Watch) -> Watch {
         let (trace, session, path) = (self.trace.clone(), self.inner.session_id(), path.to_owned());
         Box::pin(async move {
@@ -104,9 +205,14 @@ impl TracedConnection {
     /// The same, with the watch of the answer noted when it fires.
     fn armed<T: Send + 'static>(&self, path: &str, answer: Reply<(T, Watch)>) -> Reply<(T, Watch)> {
         let (inner, trace, path) = (self.inner.clone(), self.trace.clone(), path.to_owned());
+        let sometimes = self.sometimes.clone();
         Box::pin(async move {
             let (content, watch) = answer.await?;
-            let connection = Self { inner, trace };
+            let connection = Self {
+                inner,
+                trace,
+                sometimes,
+            };
             let watch = connection.watched(&path, watch);
             Ok((content, watch))
         })
@@ -141,11 +247,12 @@ impl Connection for TracedConnection {
     }
 
     fn data(&self, path: &str) -> Reply<(Vec<u8>, Stat)> {
-        self.noted(&("data", path), self.inner.data(path), |d| format!("{d:?}"))
+        let answer = self.sought(path, self.inner.data(path));
+        self.noted(&("data", path), answer, |d| format!("{d:?}"))
     }
 
     fn data_and_watch(&self, path: &str) -> Reply<(Vec<u8>, Stat, Watch)> {
-        let answer = flat(self.inner.data_and_watch(path));
+        let answer = flat(self.sought(path, self.inner.data_and_watch(path)));
         let answer = self.noted(&("data!", path), answer, |(d, _)| format!("{d:?}"));
         unflat(self.armed(path, answer))
     }
@@ -172,14 +279,26 @@ impl Connection for TracedConnection {
     }
 
     fn create(&self, path: &str, data: &[u8], ephemeral: bool) -> Reply<()> {
+        let op = Op::Create {
+            path: path.to_owned(),
+            data: data.to_vec(),
+            ephemeral,
+        };
         let answer = self.inner.create(path, data, ephemeral);
+        let answer = self.counted(&[op], answer, |fault| fault);
         self.noted(&("create", path, data, ephemeral), answer, |()| {
             String::new()
         })
     }
 
     fn set(&self, path: &str, data: &[u8], version: Option<i32>) -> Reply<Stat> {
+        let op = Op::Set {
+            path: path.to_owned(),
+            data: data.to_vec(),
+            version,
+        };
         let answer = self.inner.set(path, data, version);
+        let answer = self.counted(&[op], answer, |fault| fault);
         self.noted(&("set", path, data, version), answer, |s| format!("{s:?}"))
     }
 
@@ -190,7 +309,9 @@ impl Connection for TracedConnection {
 
     fn multi(&self, ops: Vec<Op>) -> Later<Result<Vec<Option<Stat>>, MultiFault>> {
         let request = format!("{ops:?}");
+        let counted = ops.clone();
         let answer = self.inner.multi(ops);
+        let answer = self.counted(&counted, answer, |fault| &fault.fault);
         self.noted(&request, answer, |stats| format!("{stats:?}"))
     }
 

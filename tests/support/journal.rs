@@ -14,6 +14,7 @@ use evenkeel::clock::BootClock;
 use evenkeel::clock::LeaseClock;
 use evenkeel::testing::check::Event;
 use evenkeel::testing::check::Fact;
+use evenkeel::testing::check::Hearing;
 
 /// The name under which a member takes down that its lease ran out.
 pub const LAPSED: &str = "lapsed";
@@ -23,6 +24,7 @@ pub struct Journal {
     member: Arc<str>,
     incarnation: u32,
     file: Mutex<(File, u64)>,
+    hearing: Mutex<Hearing>,
 }
 
 impl Journal {
@@ -38,6 +40,7 @@ impl Journal {
             member: member.into(),
             incarnation,
             file: Mutex::new((file.expect("a new event log"), 0)),
+            hearing: Mutex::default(),
         }
     }
 
@@ -68,28 +71,8 @@ impl Journal {
 
     /// What a member tells, as far as the judge wants to know it.
     pub fn hear(&self, told: &Told) {
+        let heard = self.hearing.lock().unwrap().hear(told);
         match told {
-            Told::Joined { session, .. } => self.note(Fact::Joined { session: *session }),
-            Told::OffsetReset {
-                partition,
-                from,
-                to: Some(to),
-                ..
-            } => self.note(Fact::Reset {
-                partition: partition.clone(),
-                from: *from,
-                to: *to,
-            }),
-            Told::Released {
-                partition,
-                undone,
-                is_forced,
-                ..
-            } => self.note(Fact::Released {
-                partition: partition.clone(),
-                undone: *undone as u64,
-                is_forced: *is_forced,
-            }),
             Told::Lapsed => self.note(Fact::Other(LAPSED.to_owned())),
             // A call that panicked has ended.
             Told::ListenerFailed { call, reason } if !reason.contains("panic") => {
@@ -97,7 +80,7 @@ impl Journal {
                     name: (*call).to_owned(),
                 });
             }
-            _ => {}
+            _ => heard.into_iter().for_each(|fact| self.note(fact)),
         }
     }
 

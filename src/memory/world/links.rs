@@ -7,7 +7,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::{Due, Link, Pending, Session, World, unknown};
-use crate::memory::faults::{Fate, Kind, Request};
+use crate::memory::faults::{Fate, Kind, Lost, Request};
 
 impl World {
     /// What was sent on the connection is unknown now.
@@ -108,7 +108,11 @@ impl World {
         s.link = Link::Cut;
         s.silence += 1;
         let (silence, timeout, now) = (s.silence, s.timeout, self.now);
-        let heard = s.unheard.unwrap_or(now);
+        let last = match s.lost {
+            Some(Lost::Answers) => now + timeout * 7 / 5,
+            Some(Lost::Requests) | None => now,
+        };
+        let heard = s.unheard.unwrap_or(last);
         let expiry = self.expiry(heard, timeout);
         self.plan(now + timeout * 2 / 5, Due::Notice { session, silence });
         self.plan(expiry, Due::Expire { session, silence });
@@ -128,6 +132,18 @@ impl World {
         true
     }
 
+    pub(in crate::memory) fn cut_one_way(&mut self, session: i64, lost: Lost) -> bool {
+        let Some(s) = self.sessions.get_mut(&session) else {
+            return false;
+        };
+        // What is cut already stays as it is.
+        if s.is_over || s.link != Link::Up {
+            return false;
+        }
+        s.lost = Some(lost);
+        self.cut(session, false)
+    }
+
     pub(in crate::memory) fn heal(&mut self, session: i64) -> bool {
         let is_halted = self.is_halted;
         let Some(s) = self.sessions.get_mut(&session) else {
@@ -137,6 +153,7 @@ impl World {
             return false;
         }
         s.is_cut = false;
+        s.lost = None;
         if !is_halted {
             self.mend(session);
         }
@@ -277,5 +294,75 @@ impl World {
 
     pub(in crate::memory) fn over(&self, session: i64) -> Option<watch::Receiver<bool>> {
         Some(self.sessions.get(&session)?.over.subscribe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::time::{sleep, timeout};
+
+    use crate::memory::{Lost, MemoryRegistry};
+    use crate::registry::{Connection, Dialect, Fault, Fired, Registry};
+
+    const T: Duration = Duration::from_secs(6);
+
+    async fn two(ensemble: &MemoryRegistry) -> (Arc<dyn Connection>, Arc<dyn Connection>) {
+        let one = ensemble.open(Dialect::V3_5).await.unwrap();
+        let other = ensemble.open(Dialect::V3_5).await.unwrap();
+        one.create("/o", b"", true).await.unwrap();
+        (one, other)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_is_done_though_no_answer_comes() {
+        let ensemble = MemoryRegistry::new();
+        let (deaf, other) = two(&ensemble).await;
+        assert!(ensemble.cut_one_way(deaf.session_id(), Lost::Answers));
+        let write = tokio::spawn(deaf.create("/a", b"", false));
+        sleep(T / 5).await;
+        assert!(other.stat("/a").await.unwrap().is_some());
+        assert!(matches!(write.await.unwrap(), Err(Fault::Unknown(_))));
+        // The servers hear of it as long as it tries.
+        sleep(T).await;
+        assert!(other.stat("/o").await.unwrap().is_some());
+        sleep(T / 5).await;
+        assert_eq!(deaf.stat("/o").await, Err(Fault::SessionLost));
+        assert!(other.stat("/o").await.unwrap().is_some());
+        sleep(T + T / 10).await;
+        assert_eq!(other.stat("/o").await, Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_heard_still_hears() {
+        let ensemble = MemoryRegistry::new();
+        let (mute, other) = two(&ensemble).await;
+        let (_, changed) = mute.stat_and_watch("/a").await.unwrap();
+        assert!(ensemble.cut_one_way(mute.session_id(), Lost::Requests));
+        other.create("/a", b"", false).await.unwrap();
+        assert_eq!(changed.await, Fired::Changed);
+        let write = timeout(T, mute.create("/b", b"", false));
+        assert!(matches!(write.await.unwrap(), Err(Fault::Unknown(_))));
+        assert_eq!(other.stat("/b").await, Ok(None));
+        sleep(T).await;
+        assert_eq!(other.stat("/o").await, Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_lost_one_way_only_comes_when_it_is_healed() {
+        for lost in [Lost::Answers, Lost::Requests] {
+            let ensemble = MemoryRegistry::new();
+            let (member, other) = two(&ensemble).await;
+            ensemble.cut_one_way(member.session_id(), lost);
+            assert!(!ensemble.cut_one_way(member.session_id(), lost));
+            let write = tokio::spawn(member.create("/a", b"", false));
+            sleep(T / 5).await;
+            ensemble.heal(member.session_id());
+            write.await.unwrap().unwrap();
+            sleep(T * 2).await;
+            assert!(other.stat("/o").await.unwrap().is_some(), "{lost:?}");
+        }
     }
 }

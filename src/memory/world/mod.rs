@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::faults::{Fate, Kind, Latency, Request};
+use super::faults::{Fate, Kind, Latency, Lost, Request};
 use super::tree::{Act, Stamp, Tree, Write};
 use crate::registry::{Dialect, Fault, Fired, MultiFault, Op, Stat};
 
@@ -124,6 +124,8 @@ pub(super) struct Session {
     is_dead: bool,
     /// A test cut it off; the end of an outage does not heal it.
     is_cut: bool,
+    /// And only this gets lost.
+    lost: Option<Lost>,
     link: Link,
     epoch: u64,
     silence: u64,
@@ -160,6 +162,7 @@ impl Session {
             is_forsaken: false,
             is_dead: false,
             is_cut: false,
+            lost: None,
             link: Link::Up,
             epoch: 0,
             silence: 0,

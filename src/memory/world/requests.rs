@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Answer, Due, Link, Outcome, Parcel, Pending, Sort, World, fault, unknown};
-use crate::memory::faults::{Fate, Kind, Request};
+use crate::memory::faults::{Fate, Kind, Lost, Request};
 use crate::registry::{Dialect, Fault, Fired, MultiFault, Op};
 
 impl World {
@@ -77,7 +77,7 @@ impl World {
         if s.epoch != epoch {
             return;
         }
-        if s.link == Link::Cut {
+        if s.link == Link::Cut && s.lost != Some(Lost::Answers) {
             s.stuck_there.push(number);
             return;
         }
@@ -233,7 +233,7 @@ impl World {
         if s.epoch != epoch || s.link == Link::Down {
             return;
         }
-        if s.link == Link::Cut {
+        if s.link == Link::Cut && s.lost != Some(Lost::Requests) {
             s.stuck_back.push(parcel);
             return;
         }

@@ -1,7 +1,6 @@
 //! When the faults are over: everything must come right within its time.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel::testing::check::Fact;
@@ -9,8 +8,12 @@ use evenkeel::{ConsumerConnector, TopicPartition};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{NEMESIS, Run, ms};
+use super::{DRAIN, NEMESIS, Run, granted, ms};
 use crate::kit::{Kit, at, range};
+use crate::plan::Way;
+
+/// The longest that a member waits before it tries again.
+const PAUSE: Duration = Duration::from_secs(2);
 
 impl Run<'_> {
     pub(super) async fn calm_down(&mut self) -> Result<(), String> {
@@ -32,16 +35,16 @@ impl Run<'_> {
         }
         if let Some(place) = self.plan.cut_for_good
             && self.members.len() > 1
-            && let Some(session) = self.session(place)
         {
             // Nobody heals it: the others must get along without it.
             let process = self.take(place);
-            self.kit.registry.kill(session);
-            self.facts.count("cut off for good");
-            process.switch.stop();
-            let member = Arc::from(process.name.as_str());
-            self.facts.note(NEMESIS, Fact::Killed { member });
-            std::mem::forget(process);
+            let loses = self.plan.cut_loses;
+            process.line.cut(&self.kit.registry, loses.into());
+            self.facts.count(match loses {
+                Way::Answers => "answers lost for good",
+                Way::Requests => "requests lost for good",
+            });
+            self.stranded = Some((process, self.facts.now()));
         }
         if self.members.is_empty() {
             self.join(None);
@@ -57,7 +60,7 @@ impl Run<'_> {
             Self::is_right,
         )
         .await?;
-        self.converged = Some(began.elapsed());
+        self.converged = Some((began.elapsed(), limit));
         self.await_until(ms(120_000), "everything is finished", Self::is_finished)
             .await?;
         self.await_until(ms(120_000), "everybody is settled", |run| {
@@ -79,6 +82,10 @@ impl Run<'_> {
         for leaving in std::mem::take(&mut self.leaving) {
             ended(leaving, "a leave").await?;
         }
+        if let Some((process, from)) = self.stranded.take() {
+            self.was_cut(std::slice::from_ref(&process.name), from);
+            self.members.push(process);
+        }
         for process in std::mem::take(&mut self.members) {
             self.leave(process, 10_000);
         }
@@ -91,10 +98,18 @@ impl Run<'_> {
         self.offsets_reach_the_end()
     }
 
-    /// I14, with what these members may take to let go: a session and its rounding, a drain, a listener's time, a new session's back-off.
+    /// I14: until the nodes of the dead are gone, and of the one that is cut off; then two rounds of letting go, since whoever lost his
+    /// session comes back when the first is under way; the longest pause between two attempts, and the way to and fro.
     fn bound(&self) -> Duration {
-        let (session, tick) = (ms(self.plan.session_ms), ms(self.plan.tick_ms));
-        session * 2 + tick * 2 + ms(2000) * 2 + ms(8000) + ms(2000)
+        let session = granted(self.plan);
+        let heard = match (&self.stranded, self.plan.cut_loses) {
+            // So long its client goes on trying.
+            (Some(_), Way::Answers) => session * 7 / 5,
+            _ => Duration::ZERO,
+        };
+        let listener = self.plan.manners.iter().filter_map(|m| m.listener_ms);
+        let listener = ms(listener.max().unwrap_or(0)).min(DRAIN);
+        heard + session + ms(self.plan.tick_ms) + (DRAIN + listener) * 2 + PAUSE + ms(1000)
     }
 
     async fn await_until(
@@ -140,25 +155,38 @@ impl Run<'_> {
 
     fn is_finished(&self) -> bool {
         let done: BTreeSet<(TopicPartition, i64)> = self.facts.look(|events| {
-            let done = events.iter().filter_map(|event| match &event.fact {
-                Fact::Done {
-                    partition, offset, ..
-                } => Some((partition.clone(), *offset)),
-                _ => None,
-            });
-            done.collect()
+            let mut done = BTreeSet::new();
+            for event in events {
+                match &event.fact {
+                    Fact::Done {
+                        partition, offset, ..
+                    } => {
+                        done.insert((partition.clone(), *offset));
+                    }
+                    // What bears the same offset later is another message.
+                    Fact::Trimmed { partition, before } => {
+                        done.retain(|(of, offset)| of != partition || offset >= before);
+                    }
+                    _ => {}
+                }
+            }
+            done
         });
         self.kit.sent.is_subset(&done)
     }
 
     fn is_at_the_end(&self) -> bool {
         let connectors = self.members.iter().filter_map(|m| m.connector.as_ref());
-        let held = connectors.flat_map(|connector| connector.health().held);
+        let held: Vec<_> = connectors
+            .flat_map(|connector| connector.health().held)
+            .collect();
+        // Whose owner node was made just now does not know it yet.
+        let is_known = held.len() == usize::try_from(self.partitions).unwrap_or(0);
         let is_there = |(at, holding): (TopicPartition, evenkeel::Holding)| {
             let end = self.kit.log.bounds(&at).map(|(_, end)| end).ok();
             holding.position == end && holding.undone == 0
         };
-        held.into_iter().all(is_there)
+        is_known && held.into_iter().all(is_there)
     }
 
     fn offsets_reach_the_end(&self) -> Result<(), String> {

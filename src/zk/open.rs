@@ -162,6 +162,8 @@ fn missing(settings: &ZkSettings) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn settings(hosts: &[&str], chroot: Option<&str>) -> ZkSettings {

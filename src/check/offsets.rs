@@ -42,7 +42,8 @@ fn owner_only(view: &View<'_>, verdict: &mut Verdict, write: &OffsetWrite) {
         let first = view.story.windows[at].writes.first();
         first.is_some_and(|first| std::ptr::eq(&view.story.writes[*first], write))
     });
-    let is_placeholder = write.value.is_none() && (write.is_creation || is_claim);
+    let is_placeholder =
+        write.value.is_none() && (write.is_creation || is_claim || is_of_former(view, write));
     if write.owned.is_none() && !is_placeholder {
         let member = write.member.as_deref().unwrap_or("somebody");
         let what = format!("{member} writes {} and does not own it", told(write.value));
@@ -52,6 +53,18 @@ fn owner_only(view: &View<'_>, verdict: &mut Verdict, write: &OffsetWrite) {
         let what = "it writes what is no offset";
         view.report(verdict, Rule::I4, report(view, write), what);
     }
+}
+
+/// The topic was made anew while the writer owned the partition: what stands there is of the former one, and is taken away.
+fn is_of_former(view: &View<'_>, write: &OffsetWrite) -> bool {
+    let (Some(at), Some(texts)) = (write.owned, view.story.topics.get(&write.partition.topic))
+    else {
+        return false;
+    };
+    let since = view.story.windows[at].from.zxid;
+    texts
+        .iter()
+        .any(|(mark, text)| text.is_none() && (since..write.mark.zxid).contains(&mark.zxid))
 }
 
 fn told(value: Option<i64>) -> String {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 
+use futures_util::future::{Either, select};
 use tokio::time::{Instant, sleep_until};
 use zookeeper_client::Client;
 
@@ -20,29 +21,28 @@ pub(super) async fn open(settings: &ZkSettings, dialect: Dialect) -> Result<Clie
     check(settings)?;
     let whole = settings.connection_timeout;
     let begun = Instant::now();
-    let mut attempt = pin!(attempt(settings, dialect, begun + whole));
-    // What is in the way is looked for while there is time: a busy server takes its own to say so.
-    let half = begun + whole / 2;
-    let mut probing = pin!(async {
-        sleep_until(half).await;
-        probe::all(&settings.hosts, whole / 2).await
-    });
-    let mut findings = None;
-    let (what, why) = loop {
-        tokio::select! {
-            biased;
-            ended = &mut attempt => match ended {
-                Ok(client) => return Ok(client),
-                Err(Failure::NoChroot) => return Err(missing(settings)),
-                Err(Failure::Other(what, why)) => break (what, why),
-            },
-            found = &mut probing, if findings.is_none() => findings = Some(found),
-        }
+    let end = begun + whole;
+    // What is in the way is looked for while there is time, and told by the end: a busy server takes its own to say so.
+    let probing = async {
+        sleep_until(begun + whole / 2).await;
+        probe::all(&settings.hosts, whole * 3 / 8).await
+    };
+    let attempt = attempt(settings, dialect, end);
+    let (ended, findings) = match select(pin!(attempt), pin!(probing)).await {
+        Either::Left((ended, _)) => (ended, None),
+        Either::Right((findings, attempt)) => (attempt.await, Some(findings)),
+    };
+    let (what, why) = match ended {
+        Ok(client) => return Ok(client),
+        Err(Failure::NoChroot) => return Err(missing(settings)),
+        Err(Failure::Other(what, why)) => (what, why),
     };
     let findings = match findings {
         Some(findings) => findings,
-        None if Instant::now() < half => probe::all(&settings.hosts, whole / 2).await,
-        None => probing.await,
+        None => {
+            let left = end.saturating_duration_since(Instant::now());
+            probe::all(&settings.hosts, left.min(whole / 2)).await
+        }
     };
     let place = connect_string(settings);
     // The client's own words rarely tell what is in the way.

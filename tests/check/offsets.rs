@@ -209,3 +209,21 @@ fn what_is_no_offset_is_not_written() {
     tale.txn(A, vec![garbage]);
     tale.breaks(Rule::I4);
 }
+
+#[test]
+fn what_stands_there_of_a_former_topic_may_be_taken_away_by_the_owner() {
+    let path = "/brokers/topics/t";
+    for is_remade in [true, false] {
+        let (mut tale, _) = Tale::begun();
+        if is_remade {
+            tale.txn(0, vec![deleted(path.to_owned())]);
+            tale.txn(0, vec![made(path, r#"{"partitions":{"0":[0]}}"#, false)]);
+        }
+        let none = tale.set(offset(0), "-1");
+        tale.txn(A, vec![none]);
+        match is_remade {
+            true => drop(tale.keeps()),
+            false => drop(tale.breaks(Rule::I4)),
+        }
+    }
+}

@@ -9,7 +9,7 @@ head_of() { sed -n "/^diff /q; s/^$2: *//p" "$1"; }
 # What is built and done within seconds.
 quick='^--(lib|test (group|vectors|transcripts)) '
 # What needs no servers.
-alone='^--(lib|test (group|vectors|transcripts|sim|check|registry|scripts|fuzz|cli)) '
+alone='^--(lib|test (group|vectors|transcripts|sim|check|registry|scripts|fuzz|demo)) '
 
 # The tests of a patch that count here: in the rotation only the quick ones.
 reds_of() { if [ "$reach" = quick ]; then head_of "$1" red | grep -E "$quick" || true; else head_of "$1" red; fi; }
@@ -61,7 +61,7 @@ run_tests() {
         names=()
         while IFS= read -r name; do names+=("$name"); done < <(awk -F '\t' -v of="$target" '$1 == of { print $2 }' <<<"$1")
         features=testing
-        [ "$target" != "--test cli" ] || features=cli
+        [ "$target" != "--test demo" ] || features=cli
         # shellcheck disable=SC2086  # one word an argument
         (cd "$tree" && CARGO_TARGET_DIR=$work/target EVENKEEL_SEED=300 EVENKEEL_FIXED=300 EVENKEEL_SEEDS=0 EVENKEEL_CHAOS_SEED=1 \
             timeout --kill-after 10 1200 \

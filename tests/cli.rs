@@ -1,6 +1,4 @@
 //! The command line, driven as a program: every vector that concerns it, and how it answers to mistakes.
-// Waiting for other processes needs real clocks.
-#![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,4 +1,6 @@
 //! `evenkeel demo`, as a program: what it shows, that a seed repeats it, and how it looks in a terminal.
+// Waiting for other processes needs real clocks.
+#![allow(clippy::disallowed_methods)]
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
 //! The handle and its streams where no runtime is: driven by nothing but park and unpark, also from within a listener.
+// Without a runtime there are only the host's clocks.
+#![allow(clippy::disallowed_methods)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;

@@ -215,7 +215,8 @@ impl Sometimes {
                 member.claimed = Some(Instant::now());
             }
             Event::Rebalanced { .. } => {
-                if member.claimed.take().is_some_and(|at| at.elapsed() < SOON) {
+                let claimed = member.claimed.take();
+                if claimed.is_some_and(|at| at.elapsed() < SOON) {
                     self.facts.count("computed anew right after a claim");
                 }
             }

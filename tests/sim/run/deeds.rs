@@ -192,7 +192,8 @@ impl Run<'_> {
             }
             Deed::Advance { partition, by } => self.advance(partition, by),
             Deed::DeleteOffset { partition } => {
-                if self.stored(partition).is_some() {
+                let stored = self.stored(partition);
+                if stored.is_some() {
                     self.facts.count("offset deleted");
                     registry.delete(&Kit::offset_path("t", partition));
                 }

@@ -34,6 +34,11 @@ fn sets(request: &Request, path: &str) -> bool {
     request.ops.iter().any(is_it)
 }
 
+fn sets_to(request: &Request, path: &str, text: &str) -> bool {
+    let is_it = |op: &Op| matches!(op, Op::Set { path: at, data, .. } if at == path && data == text.as_bytes());
+    request.ops.iter().any(is_it)
+}
+
 /// Something is done once, just ahead of the first request that fits.
 fn ahead_of(
     kit: &Kit,
@@ -386,11 +391,8 @@ fn contended(kit: &Kit, path: &str, text: &'static str, times: usize) -> Arc<Ato
     let left = Arc::new(AtomicUsize::new(times));
     let counter = left.clone();
     let _ = kit.registry.clone().with_fate(move |request: &Request| {
-        let is_it = |op: &Op| {
-            matches!(op, Op::Set { path: at, data, .. } if *at == path && data == text.as_bytes())
-        };
         let is_left = |left: usize| left.checked_sub(1);
-        if request.ops.iter().any(is_it)
+        if sets_to(request, &path, text)
             && counter
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_left)
                 .is_ok()
@@ -548,10 +550,7 @@ async fn a_start_gives_way_to_an_offset_that_was_written_since_it_was_chosen() {
         }
         // The policy chose the end; an operator says 3 just before that is committed.
         let path = Kit::offset_path("t", 0);
-        let starts = move |request: &Request| {
-            let is_it = |op: &Op| matches!(op, Op::Set { path: at, data, .. } if *at == path && data == b"5");
-            request.ops.iter().any(is_it)
-        };
+        let starts = move |request: &Request| sets_to(request, &path, "5");
         let path = Kit::offset_path("t", 0);
         ahead_of(&kit, starts, move |hand, _| hand.put(&path, "3"));
         let mut config = kit.config();

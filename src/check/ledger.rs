@@ -47,7 +47,18 @@ pub(super) struct Used(BTreeSet<usize>);
 impl Used {
     /// One that fits and has not explained anything yet.
     pub fn take(&mut self, resets: &[Reset], fits: impl Fn(i64) -> bool) -> Option<i64> {
-        let free = |reset: &&Reset| !self.0.contains(&reset.event) && fits(reset.to);
+        self.take_told(resets, |_| true, fits)
+    }
+
+    /// The same of those that were told then.
+    pub fn take_told(
+        &mut self,
+        resets: &[Reset],
+        told: impl Fn(usize) -> bool,
+        fits: impl Fn(i64) -> bool,
+    ) -> Option<i64> {
+        let free =
+            |reset: &&Reset| !self.0.contains(&reset.event) && told(reset.event) && fits(reset.to);
         let reset = resets.iter().find(free)?;
         self.0.insert(reset.event);
         Some(reset.to)
@@ -60,7 +71,7 @@ impl Ledger {
         let (window, seen) = (&view.story.windows[at], &view.seen[at]);
         let resets = view.resets_of(window);
         let (mut ledger, mut issues) = (Self::default(), Vec::new());
-        let mut last: Option<i64> = None;
+        let mut last: Option<(i64, usize)> = None;
         for event in seen.deliveries.iter().copied() {
             let Fact::Delivered { offset, .. } = view.case.events[event].fact else {
                 continue;
@@ -76,8 +87,14 @@ impl Ledger {
                     let start = start.unwrap_or_else(|what| issue(Rule::I6, what));
                     ledger.begin(start);
                 }
-                Some(last) if fits(last + 1) => {}
-                Some(last) => {
+                Some((last, before)) if fits(last + 1) => {
+                    // Where what lay between is gone from the log, reading may have begun anew all the same.
+                    let since = view.told_between(before, event);
+                    if let Some(start) = used.take_told(resets, since, fits) {
+                        ledger.begin(start);
+                    }
+                }
+                Some((last, _)) => {
                     let start = used.take(resets, fits).unwrap_or_else(|| {
                         let how = if offset > last {
                             "skips to"
@@ -90,7 +107,7 @@ impl Ledger {
                 }
             }
             ledger.hand_out(offset, event);
-            last = Some(offset);
+            last = Some((offset, event));
         }
         (ledger, issues)
     }

@@ -315,6 +315,13 @@ impl<'a> View<'a> {
         i64::try_from(self.case.limits.tolerance.as_nanos()).unwrap_or(i64::MAX)
     }
 
+    /// Which events of the same member lie between these two; what is told of the second may come a moment after it.
+    pub fn told_between(&self, first: usize, second: usize) -> impl Fn(usize) -> bool {
+        let tolerance = self.case.limits.tolerance.as_nanos();
+        let until = u128::from(self.case.events[second].mono) + tolerance;
+        move |event| event > first && u128::from(self.case.events[event].mono) <= until
+    }
+
     /// The last transaction before the event.
     pub fn mark_of(&self, event: &Event) -> Option<Mark> {
         let history = &self.case.history;

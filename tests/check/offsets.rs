@@ -1,8 +1,8 @@
 //! I2, I3, I4: who commits what.
 
-use evenkeel::testing::check::Rule;
+use evenkeel::testing::check::{Fact, Rule};
 
-use crate::tale::{A, B, J, Tale, deleted, made, offset, owner};
+use crate::tale::{A, B, J, Tale, at, deleted, made, offset, owner};
 
 #[test]
 fn a_commit_by_one_who_does_not_own_the_partition_is_found() {
@@ -198,6 +198,38 @@ fn a_reset_may_be_committed_with_nothing_done() {
     tale.check("g_a", 0, token);
     tale.commit(A, 0, 8);
     tale.reset("g_a", 0, Some(0), 7);
+    tale.breaks(Rule::I4);
+}
+
+#[test]
+fn what_is_in_hand_where_reading_began_anew_behind_a_trimmed_log_holds_up_no_commit() {
+    // I4
+    let trimmed = |is_told| {
+        let (mut tale, token) = Tale::begun();
+        tale.deliver("g_a", 0, token, 0);
+        let gone = Fact::Trimmed {
+            partition: at(0),
+            before: 3,
+        };
+        tale.tell("log", gone);
+        if is_told {
+            tale.commit(A, 0, 3);
+            tale.reset("g_a", 0, Some(1), 3);
+        }
+        tale.work("g_a", 0, token, 3..4);
+        tale.commit(A, 0, 4);
+        tale
+    };
+    trimmed(true).keeps();
+    trimmed(false).breaks(Rule::I4);
+
+    // Only what was told since the delivery before explains it.
+    let (mut tale, token) = Tale::begun();
+    tale.commit(A, 0, 3);
+    tale.reset("g_a", 0, Some(0), 3);
+    tale.deliver("g_a", 0, token, 3);
+    tale.work("g_a", 0, token, 4..5);
+    tale.commit(A, 0, 5);
     tale.breaks(Rule::I4);
 }
 

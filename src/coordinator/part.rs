@@ -32,6 +32,8 @@ pub(super) struct Farewell {
 pub(super) struct Parted {
     pub partition: TopicPartition,
     pub is_forced: bool,
+    /// The owner node is not as we made it; if it is of our session still, it was changed by somebody.
+    pub is_lost: bool,
 }
 
 /// What giving up needs.
@@ -229,6 +231,7 @@ impl Departure {
                     offset = committed;
                 }
             }
+            let is_lost = matches!(result, Some(Released::NotOurs));
             let event = match result {
                 Some(Released::NotOurs) => Event::Lost {
                     partition: partition.clone(),
@@ -246,6 +249,7 @@ impl Departure {
             parted.push(Parted {
                 partition,
                 is_forced: is_forced && undone > 0,
+                is_lost,
             });
         }
         Ok(parted)

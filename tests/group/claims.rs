@@ -11,7 +11,7 @@ use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request, Script};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{GROUP, Kit, T, at, range_of, until};
+use crate::kit::{Diary, GROUP, Kit, T, at, range_of, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_somebody_else_holds_is_waited_for_while_the_others_are_served() {
@@ -738,4 +738,58 @@ async fn a_claim_that_is_refused_half_way_leaves_nothing_in_the_way_of_others() 
     until("it is out of the way", || !kit.owners("t").contains_key(&0)).await;
     assert!(kit.owners("t").contains_key(&1));
     stranger.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_node_that_was_written_over_while_it_is_given_up_keeps_its_partition_from_nobody()
+{
+    // A5, A6
+    let kit = Kit::new();
+    kit.create("t", 2);
+    let diary = Diary::default();
+    let registry = kit.registry.clone();
+    *diary.on_release.lock().unwrap() = Some(Box::new(move |partitions| {
+        for partition in partitions {
+            registry.put(&Kit::owner_path("t", partition.partition), "somebody-0");
+        }
+    }));
+    let builder = kit
+        .builder("h1", kit.config())
+        .with_listener(Arc::new(diary));
+    let member = kit.join_with(builder, &[("t", 1)]);
+    member.settled().await;
+    let other = kit.join("h2", &[("t", 1)]);
+    until("each has its share", || {
+        kit.owners("t") == range_of(&[&member, &other], 2)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_node_that_was_written_over_as_another_came_for_it_keeps_its_partition_from_nobody()
+ {
+    // A5, A6
+    let kit = Kit::new();
+    kit.create("t", 2);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    let stranger = kit.stranger().await;
+    let registration =
+        r#"{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1441234567890"}"#;
+    let path = Kit::owner_path("t", 1);
+    let both = vec![
+        Op::Set {
+            path: path.clone(),
+            data: b"somebody-0".to_vec(),
+            version: None,
+        },
+        Op::Create {
+            path: Kit::id_path("zzz"),
+            data: registration.as_bytes().to_vec(),
+            ephemeral: true,
+        },
+    ];
+    stranger.0.multi(both).await.unwrap();
+    until("it is free", || kit.registry.text(&path).is_none()).await;
+    assert_eq!(member.owned(), ["t-0"]);
 }

@@ -71,7 +71,8 @@ impl Serving<'_> {
         self.take(claims).await
     }
 
-    /// Owner nodes that a claim which did not come to its end may have made and that are not to be ours any more (A6).
+    /// Owner nodes of our session that are not to be ours any more: a claim that did not come to its end may have made them
+    /// (A6), or somebody changed them, and they would stand as long as we do (A5).
     pub(super) async fn discard_strays(&mut self, plan: &Plan) -> Result<(), Trouble> {
         let is_stray = |partition: &TopicPartition| !plan.claim.contains_key(partition);
         let strays: BTreeSet<TopicPartition> =

@@ -97,6 +97,9 @@ impl Serving<'_> {
                 continue;
             };
             let progress = held.ownership.end();
+            if cause == LostCause::OwnerNodeGone {
+                self.limbo.insert(partition.clone());
+            }
             lost.insert(partition.clone());
             self.tell(Event::Lost {
                 partition: partition.clone(),

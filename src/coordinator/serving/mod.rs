@@ -152,7 +152,7 @@ pub(super) struct Serving<'a> {
     commit_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
     /// So many of them asked before the commit that is under way began.
     commit_waiters_served: usize,
-    /// Claims that were sent and whose outcome is not known: an owner node of ours may stand there.
+    /// An owner node of our session may stand there: a claim whose outcome is not known, or a node that somebody changed.
     limbo: BTreeSet<TopicPartition>,
     is_commit_asked: Arc<AtomicBool>,
     blocked: BTreeMap<TopicPartition, Blocked>,
@@ -423,6 +423,9 @@ impl<'a> Serving<'a> {
                 self.note_holding();
                 self.forget_asking();
                 for parted in answer? {
+                    if parted.is_lost {
+                        self.limbo.insert(parted.partition.clone());
+                    }
                     if parted.is_forced {
                         self.forced.insert(parted.partition);
                     }

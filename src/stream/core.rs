@@ -56,7 +56,9 @@ impl Undone {
     /// Answers whether the bound had been reached until then.
     fn remove(&self, freed: Freed, bounds: Bounds) -> bool {
         let freed = Self::word(freed.messages, freed.bytes);
-        Self::is_reached(self.0.fetch_sub(freed, Ordering::SeqCst), bounds)
+        let before = self.0.fetch_sub(freed, Ordering::SeqCst);
+        debug_assert!(before >= freed, "freed twice: {freed} of {before}");
+        Self::is_reached(before, bounds)
     }
 
     fn exchange(&self, bytes: usize, freed: Freed) {
@@ -444,6 +446,27 @@ mod tests {
         assert_eq!(next(&mut stream), None);
         assert_eq!(partition.position(), Some(6));
         assert!(partition.ownership.is_drained());
+    }
+
+    #[test]
+    fn what_was_in_hand_is_freed_once_whatever_ends_it_first() {
+        for ends_first in [true, false] {
+            let (mut stream, [one, other]) = stream(2);
+            one.fill([0]);
+            let kept = stream.recv_owned().now_or_never().unwrap();
+            if ends_first {
+                one.ownership.end();
+                one.ownership.forget();
+            } else {
+                one.ownership.forget();
+                one.ownership.end();
+            }
+            kept.unwrap().ack();
+            other.fill([0, 1, 2]);
+            for offset in 0..3 {
+                assert_eq!(next(&mut stream), Some((1, offset)), "{ends_first}");
+            }
+        }
     }
 
     #[test]

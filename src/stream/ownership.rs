@@ -294,15 +294,19 @@ impl Ownership {
     pub fn forget(&self) {
         self.pause();
         let mut state = lock(&self.state);
-        let forgotten = state
-            .ledger
-            .take()
-            .map_or_else(Freed::default, |ledger| Freed {
+        state.beginning += 1;
+        self.free(&state);
+        state.ledger = None;
+    }
+
+    /// The stream counts what was handed out no more, unless the end has seen to that.
+    fn free(&self, state: &State) {
+        if let Some(ledger) = state.ledger.as_ref().filter(|_| !state.is_over) {
+            self.stream.forget(Freed {
                 messages: ledger.len(),
                 bytes: ledger.bytes(),
             });
-        state.beginning += 1;
-        self.stream.forget(forgotten);
+        }
     }
 
     /// From now on acknowledgements do not count either. Answers with the last figures.
@@ -310,15 +314,8 @@ impl Ownership {
         self.fence();
         let mut state = lock(&self.state);
         let progress = progress(&state);
-        if !state.is_over {
-            state.is_over = true;
-            if let Some(ledger) = &state.ledger {
-                self.stream.forget(Freed {
-                    messages: ledger.len(),
-                    bytes: ledger.bytes(),
-                });
-            }
-        }
+        self.free(&state);
+        state.is_over = true;
         progress
     }
 

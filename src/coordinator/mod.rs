@@ -490,7 +490,9 @@ impl Coordinator {
     /// Registers; an id that is held by another session is waited for: at the first start only as long as a dead session
     /// can linger, later for as long as it takes (S9). `false` if we are to leave instead.
     async fn register(&mut self, session: &Arc<Session>) -> Result<bool, Over> {
-        let started = Instant::now();
+        let timeout = session.terms().session_timeout();
+        // Since when the servers have answered promptly, and the last time they did.
+        let (mut since, mut answered) = (Instant::now(), Instant::now());
         let mut is_told = false;
         loop {
             let attempt = session.clone();
@@ -510,20 +512,19 @@ impl Coordinator {
                 });
                 is_told = true;
             }
-            // T and two ticks of the server, which are T/2 each at most.
-            let timeout = session.terms().session_timeout();
-            let deadline = started + timeout * 2;
-            if self.parts.joined.is_some() && Instant::now() >= deadline {
+            let now = Instant::now();
+            if now - answered > timeout * 3 / 8 {
+                since = now;
+            }
+            answered = now;
+            // A dead session lives for T and a tick, which is T/2 at most. Who leads the servers anew gives it all of T again,
+            // and we do not see a new leader that took less than a quarter of T to find.
+            if self.parts.joined.is_some() && now >= since + timeout * 3 {
                 return Err(Over::Fatal(id_held(&self.parts.me, holder)));
             }
-            let poll = Instant::now() + timeout / 2;
-            let until = if self.parts.joined.is_some() {
-                poll.min(deadline)
-            } else {
-                poll
-            };
+            let poll = now + timeout / 4;
             let waited = self
-                .leave_before(async move { tokio::time::timeout_at(until, watch).await.is_ok() })
+                .leave_before(async move { tokio::time::timeout_at(poll, watch).await.is_ok() })
                 .await;
             if waited.is_none() {
                 return Ok(false);

@@ -74,6 +74,28 @@ pub(crate) enum Released {
     NotOurs,
 }
 
+/// What became of the owner node that we made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Nothing.
+    Ours,
+    /// It is there, and somebody wrote over it: no release of ours can have deleted it.
+    WrittenOver,
+    /// It is not there, or another's is.
+    Gone,
+}
+
+impl Standing {
+    /// What that says of a release that may have been carried out.
+    fn released(self, met: Option<(i64, Committed)>) -> Option<Released> {
+        match self {
+            Self::Ours => None,
+            Self::WrittenOver => Some(Released::NotOurs),
+            Self::Gone => Some(Released::Gone { met }),
+        }
+    }
+}
+
 enum Answer {
     /// For each, the offset node's version after the transaction.
     Done(Vec<Option<i32>>),
@@ -332,18 +354,25 @@ impl Session {
         }
     }
 
-    /// Whether the owner node is the one we made.
+    /// Whether the owner node is as we made it.
     pub async fn still_owns(
         &self,
         partition: &TopicPartition,
         token: i64,
     ) -> Result<bool, Trouble> {
+        Ok(self.standing(partition, token).await? == Standing::Ours)
+    }
+
+    async fn standing(&self, partition: &TopicPartition, token: i64) -> Result<Standing, Trouble> {
         let path = paths::owner(self.group(), partition);
         match self.connection.stat(&path).await {
-            Ok(Some(stat)) => {
-                Ok(self.is_mine(&stat) && stat.czxid == token && stat.version == STAMPED)
+            Ok(Some(stat)) if self.is_mine(&stat) && stat.czxid == token => {
+                Ok(match stat.version {
+                    STAMPED => Standing::Ours,
+                    _ => Standing::WrittenOver,
+                })
             }
-            Ok(None) => Ok(false),
+            Ok(_) => Ok(Standing::Gone),
             Err(fault) => Err(trouble("reading", &path, fault)),
         }
     }
@@ -367,9 +396,12 @@ impl Session {
             self.catch_up().await?;
         }
         for parting in partings {
-            if check_first && !self.still_owns(&parting.partition, parting.token).await? {
-                results.insert(parting.partition, Released::Gone { met: None });
-                continue;
+            if check_first {
+                let standing = self.standing(&parting.partition, parting.token).await?;
+                if let Some(released) = standing.released(None) {
+                    results.insert(parting.partition, released);
+                    continue;
+                }
             }
             let last = parting.last.as_ref();
             if parting.version.is_some() && last.is_none_or(|commit| commit.version.is_some()) {
@@ -509,20 +541,18 @@ impl Session {
         fault: Option<Fault>,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
         let known = parting.version;
-        let mut is_ours = self.still_owns(&parting.partition, parting.token).await?;
-        if is_ours {
+        let mut standing = self.standing(&parting.partition, parting.token).await?;
+        if standing == Standing::Ours {
             // Read before the owner node is looked at for good, so that whoever claims after that changes it.
             parting.version = self.offset_version(&parting.partition).await?;
             parting.is_unconfirmed |= parting.version.is_none();
-            is_ours = self.still_owns(&parting.partition, parting.token).await?;
+            standing = self.standing(&parting.partition, parting.token).await?;
         }
-        if !is_ours {
-            let settled = if is_unknown {
-                Released::Gone { met: parting.met }
-            } else {
-                Released::NotOurs
-            };
-            return Ok(Err(settled));
+        if standing != Standing::Ours && !is_unknown {
+            return Ok(Err(Released::NotOurs));
+        }
+        if let Some(released) = standing.released(parting.met.clone()) {
+            return Ok(Err(released));
         }
         let fault = fault.filter(is_for_good);
         if fault.is_some() || parting.is_unconfirmed {

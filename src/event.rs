@@ -204,6 +204,8 @@ pub enum Event {
     OffsetReset {
         /// The partition.
         partition: TopicPartition,
+        /// The ownership that it was chosen in, as in [`Event::Claimed`].
+        token: i64,
         /// What was stored, if anything.
         from: Option<i64>,
         /// Where reading begins; `None` if the policy is `none`: the partition is held and not read.
@@ -449,6 +451,7 @@ impl fmt::Display for Event {
                 from,
                 to,
                 cause,
+                ..
             } => {
                 write!(f, "{partition}: {cause}")?;
                 if let Some(from) = from {

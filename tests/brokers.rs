@@ -493,7 +493,7 @@ fn a_topic_made_anew_is_read_from_its_start_and_new_partitions_from_theirs() {
         assert_eq!(found, sent, "{version}");
         for partition in 0..2 {
             member.hear("begun anew", |event| {
-                matches!(event, Event::OffsetReset { partition: of, from: Some(30), to: Some(0), cause: ResetCause::TopicRecreated }
+                matches!(event, Event::OffsetReset { partition: of, from: Some(30), to: Some(0), cause: ResetCause::TopicRecreated, .. }
                     if of.partition == partition)
             });
         }

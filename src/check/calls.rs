@@ -187,24 +187,39 @@ fn unasked(view: &View<'_>, verdict: &mut Verdict, told: &Told) {
         if told.late.contains(member) || window.is_spoiled {
             continue;
         }
-        let key = (member.clone(), window.partition.clone());
-        let mut releases = view.released.get(&key).into_iter().flatten();
-        let is_forced = releases.any(|at| {
-            let event = &view.case.events[*at];
-            let is_its = view.is_after(event, window.from);
-            is_its
-                && matches!(
-                    event.fact,
-                    Fact::Released {
-                        is_forced: true,
-                        ..
-                    }
-                )
-        });
-        if !is_forced {
+        let is_excused = match told_of(view, at, member) {
+            Some(is_forced) => is_forced,
+            // Whose session ended before the answer came takes it for lost, and does not say how it was given up.
+            None => view.story.registrations.iter().any(|one| {
+                one.session == window.session && one.member == *member && one.to.is_some()
+            }),
+        };
+        if !is_excused {
             let report = Report::of(window).at(end.zxid);
             let what = "released before the listener was asked";
             view.report(verdict, Rule::I11, report, what);
         }
     }
+}
+
+/// How the member said that it gave this ownership up, if it did: whether by force.
+fn told_of(view: &View<'_>, at: usize, member: &Arc<str>) -> Option<bool> {
+    let window = &view.story.windows[at];
+    let partition = &window.partition;
+    let mut later = view.by_partition[partition].iter().copied();
+    let next = later.find(|one| *one > at && view.story.windows[*one].member == window.member);
+    let next = next.map(|one| view.story.windows[one].from);
+    let mut releases = view
+        .released
+        .get(&(member.clone(), partition.clone()))?
+        .iter();
+    releases.find_map(|told| {
+        let event = &view.case.events[*told];
+        let Fact::Released { is_forced, .. } = event.fact else {
+            return None;
+        };
+        let is_its = view.is_after(event, window.from)
+            && next.is_none_or(|next| !view.is_after(event, next));
+        is_its.then_some(is_forced)
+    })
 }

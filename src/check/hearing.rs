@@ -43,11 +43,14 @@ impl Hearing {
             }
             Event::OffsetReset {
                 partition,
+                token,
                 from,
                 to: Some(to),
                 cause,
             } => {
-                if let Some(claimed) = self.claimed.get_mut(partition) {
+                let claimed = self.claimed.get_mut(partition);
+                // That of a former ownership may be heard late.
+                if let Some(claimed) = claimed.filter(|claimed| claimed.token == *token) {
                     claimed.reset = Some((*to, *cause));
                 }
                 Some(Fact::Reset {

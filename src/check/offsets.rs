@@ -55,16 +55,30 @@ fn owner_only(view: &View<'_>, verdict: &mut Verdict, write: &OffsetWrite) {
     }
 }
 
-/// The topic was made anew while the writer owned the partition: what stands there is of the former one, and is taken away.
+/// The topic was deleted or made anew since the writer registered: what stands there is of the former one, as far as the writer
+/// knows, and is taken away. Once is enough.
 fn is_of_former(view: &View<'_>, write: &OffsetWrite) -> bool {
-    let (Some(at), Some(texts)) = (write.owned, view.story.topics.get(&write.partition.topic))
-    else {
+    let story = &view.story;
+    let (Some(at), Some(texts)) = (write.owned, story.topics.get(&write.partition.topic)) else {
         return false;
     };
-    let since = view.story.windows[at].from.zxid;
-    texts
-        .iter()
-        .any(|(mark, text)| text.is_none() && (since..write.mark.zxid).contains(&mark.zxid))
+    let window = &story.windows[at];
+    let registered = story.registrations.iter();
+    let registered = registered.filter(|one| one.session == window.session);
+    let since = registered.map(|one| one.from.zxid).min();
+    let since = since.unwrap_or(window.from.zxid);
+    let earlier = window.writes.iter().map(|at| &story.writes[*at]);
+    let cleared = earlier.filter(|one| one.mark.zxid < write.mark.zxid && is_clearing(one));
+    let since = since.max(cleared.map(|one| one.mark.zxid).max().unwrap_or(since));
+    let changes = texts
+        .windows(2)
+        .filter(|pair| pair[0].1.is_some() != pair[1].1.is_some());
+    let mut marks = changes.map(|pair| pair[1].0.zxid);
+    marks.any(|zxid| (since..write.mark.zxid).contains(&zxid))
+}
+
+fn is_clearing(write: &OffsetWrite) -> bool {
+    write.is_ours && write.value.is_none() && !write.is_creation && !write.is_deletion
 }
 
 fn told(value: Option<i64>) -> String {

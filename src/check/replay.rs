@@ -133,6 +133,8 @@ struct Node {
     /// The session it lives and dies with, 0 for a lasting one.
     owner: i64,
     data: Vec<u8>,
+    /// Its own session wrote it since it was made.
+    is_stamped: bool,
 }
 
 /// The tree as it is at some moment, as far as it matters.
@@ -144,6 +146,8 @@ pub(super) struct Replay<'a> {
     ephemerals: BTreeMap<i64, BTreeSet<String>>,
     /// The open ownership and the open registration at a path.
     open: HashMap<String, usize>,
+    /// Whose owner node was taken away before it was stamped.
+    unstamped: HashMap<String, i64>,
     /// The last writer of an offset node, and what it wrote.
     offsets: BTreeMap<TopicPartition, Previous>,
     story: Story,
@@ -240,6 +244,7 @@ pub(super) fn replay(case: &Case) -> Story {
         nodes: HashMap::new(),
         ephemerals: BTreeMap::new(),
         open: HashMap::new(),
+        unstamped: HashMap::new(),
         offsets: BTreeMap::new(),
         story: Story::default(),
     };
@@ -327,6 +332,11 @@ impl Replay<'_> {
     /// The session a node lives in; none if it is not there.
     pub fn owner(&self, path: &str) -> Option<i64> {
         self.nodes.get(path).map(|node| node.owner)
+    }
+
+    /// Whether the session made an owner node there that somebody took away before it was stamped.
+    pub fn stamps_blindly(&self, session: i64, path: &str) -> bool {
+        self.unstamped.get(path) == Some(&session)
     }
 
     /// The registration of a member, as a path of the history.
@@ -449,6 +459,7 @@ impl Replay<'_> {
         let node = Node {
             owner,
             data: data.to_vec(),
+            is_stamped: false,
         };
         if self.nodes.insert(path.to_owned(), node).is_some() {
             let what = format!("{path} is made and was there already");
@@ -523,6 +534,8 @@ impl Replay<'_> {
         let is_same = node.data == data;
         node.data = data.to_vec();
         let is_foreign = node.owner != session;
+        node.is_stamped |= !is_foreign;
+        self.unstamped.remove(path);
         let open = self.open.get(path).copied();
         match (place, open) {
             (Place::Registration(_), Some(at)) => {
@@ -606,6 +619,9 @@ impl Replay<'_> {
                 self.story.registrations[at].to = Some((mark, end));
             }
             (Place::Owner(partition), Some(at)) => {
+                if end == End::Taken && !node.is_stamped {
+                    self.unstamped.insert(path.to_owned(), node.owner);
+                }
                 let left = self.offsets.get(&partition).and_then(|last| last.value);
                 let window = &mut self.story.windows[at];
                 (window.to, window.left) = (Some((mark, end)), left);

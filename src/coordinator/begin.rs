@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 
 use crate::clock::LeaseClock;
 use crate::config::{MalformedOffset, Reset};
+use crate::coordinator::Outlets;
 use crate::coordinator::offset::OffsetNode;
 use crate::event::{Event, ResetCause};
 use crate::group::TopicPartition;
@@ -67,7 +68,6 @@ impl Beginning {
 #[derive(Default)]
 pub(super) struct Beginnings {
     pub list: Vec<Ended>,
-    pub events: Vec<Event>,
     /// Something that concerns the session and not a single partition.
     pub trouble: Option<Trouble>,
 }
@@ -94,6 +94,7 @@ pub(super) enum Begun {
 
 pub(super) struct Beginner {
     pub session: Arc<Session>,
+    pub outlets: Outlets,
     pub clock: Arc<dyn LeaseClock>,
     pub reader: Arc<dyn Reader>,
     pub policy: Reset,
@@ -104,9 +105,26 @@ pub(super) struct Beginner {
 struct Position {
     beginning: Beginning,
     offset: i64,
-    /// It is to be committed yet; the event tells of it then, unless it was told already.
+    /// It is to be committed yet; the event tells of it, unless it was told already.
     is_due: bool,
     event: Option<Event>,
+}
+
+/// What is told unless it turns out not to be so; also if nobody waits for the outcome any more.
+struct Untold(Outlets, Option<Event>);
+
+impl Untold {
+    fn withdraw(mut self) {
+        self.1 = None;
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        if let Some(event) = self.1.take() {
+            self.0.tell(event);
+        }
+    }
 }
 
 impl Position {
@@ -127,8 +145,7 @@ impl Beginner {
         let list = self.clear_misleading(list, &mut done).await;
         let mut positions = Vec::new();
         let settled = join_all(list.into_iter().map(|beginning| self.settle(beginning))).await;
-        for (settled, event) in settled {
-            done.events.extend(event);
+        for settled in settled {
             match settled {
                 Ok(position) => positions.push(position),
                 Err(ended) => done.list.push(ended),
@@ -175,28 +192,25 @@ impl Beginner {
         ready
     }
 
-    async fn settle(&self, mut beginning: Beginning) -> (Result<Position, Ended>, Option<Event>) {
+    async fn settle(&self, mut beginning: Beginning) -> Result<Position, Ended> {
         let found = match beginning.from.clone() {
-            From::Offset(offset) => return (Ok(position(beginning, offset, false)), None),
-            From::Start(offset) => return (Ok(position(beginning, offset, true)), None),
+            From::Offset(offset) => return Ok(position(beginning, offset, false)),
+            From::Start(offset) => return Ok(position(beginning, offset, true)),
             From::Reset { cause, before } => return self.reset(beginning, cause, before).await,
             From::Stored(found) => found,
         };
         let (cause, before) = match found {
             Found::At(offset) => {
                 beginning.node.stands(offset);
-                return (Ok(position(beginning, offset, false)), None);
+                return Ok(position(beginning, offset, false));
             }
             Found::Malformed(reason) if self.malformed == MalformedOffset::Hold => {
                 let partition = &beginning.ownership.partition;
-                let event = Event::OffsetMalformed {
+                self.outlets.tell(Event::OffsetMalformed {
                     path: paths::offset(self.session.group(), partition),
                     reason: reason.clone(),
-                };
-                return (
-                    Err(beginning.ended(Begun::HeldBack { reason })),
-                    Some(event),
-                );
+                });
+                return Err(beginning.ended(Begun::HeldBack { reason }));
             }
             Found::Malformed(_) => (ResetCause::Malformed, None),
             Found::Nothing => (ResetCause::NoOffset, None),
@@ -211,8 +225,16 @@ impl Beginner {
         beginning: Beginning,
         cause: ResetCause,
         before: Option<i64>,
-    ) -> (Result<Position, Ended>, Option<Event>) {
+    ) -> Result<Position, Ended> {
         let partition = beginning.ownership.partition.clone();
+        let token = beginning.ownership.token;
+        let event = |to| Event::OffsetReset {
+            partition: partition.clone(),
+            token,
+            from: before,
+            to,
+            cause,
+        };
         let edge = match self.policy {
             // Messages that were written to a new partition before we knew of it would be skipped (D-25).
             Reset::Largest if beginning.is_new => Edge::Earliest,
@@ -220,32 +242,18 @@ impl Beginner {
             Reset::Smallest => Edge::Earliest,
             Reset::None => {
                 let reason = format!("{cause}, and auto.offset.reset is none");
-                let event = Event::OffsetReset {
-                    partition,
-                    from: before,
-                    to: None,
-                    cause,
-                };
-                return (
-                    Err(beginning.ended(Begun::HeldBack { reason })),
-                    Some(event),
-                );
+                self.outlets.tell(event(None));
+                return Err(beginning.ended(Begun::HeldBack { reason }));
             }
         };
-        let ended = match self.reader.edge(&partition, edge).await {
+        match self.reader.edge(&partition, edge).await {
             Ok(offset) => {
                 let mut position = position(beginning, offset, true);
-                position.event = Some(Event::OffsetReset {
-                    partition,
-                    from: before,
-                    to: Some(offset),
-                    cause,
-                });
+                position.event = Some(event(Some(offset)));
                 Ok(position)
             }
             Err(error) => Err(beginning.failed(From::Reset { cause, before }, error.to_string())),
-        };
-        (ended, None)
+        }
     }
 
     /// Commits these, if the lease allows it.
@@ -292,8 +300,17 @@ impl Beginner {
             } = &position.beginning;
             node.start(ownership, position.offset)
         };
-        let mut results = self.commit(due.iter().map(commit).collect(), done).await;
-        for mut position in due {
+        let commits = due.iter().map(commit).collect();
+        // From here on they may stand there.
+        let due: Vec<(Position, Untold)> = due
+            .into_iter()
+            .map(|mut position| {
+                let untold = Untold(self.outlets.clone(), position.event.take());
+                (position, untold)
+            })
+            .collect();
+        let mut results = self.commit(commits, done).await;
+        for (mut position, untold) in due {
             let result = results.remove(&position.beginning.ownership.partition);
             let node = &mut position.beginning.node;
             node.note(position.offset, &result);
@@ -301,22 +318,20 @@ impl Beginner {
                 Committed::Written { .. } => {
                     node.stands(position.offset);
                     position.is_due = false;
-                    done.events.extend(position.event.take());
                     ready.push(position);
                 }
                 Committed::Ahead { theirs, .. } => {
                     node.stands(theirs);
                     position.offset = theirs;
                     position.is_due = false;
+                    untold.withdraw();
                     ready.push(position);
                 }
                 Committed::NotOurs => {
-                    done.events.extend(position.event.take());
                     done.list.push(position.beginning.ended(Begun::NotOurs));
                 }
                 // It may stand there already, so it is this one and no other that is committed in the end (O4).
                 Committed::Unsettled(why) => {
-                    done.events.extend(position.event.take());
                     let reason = format!("the start position could not be committed: {why}");
                     done.list.push(position.failed(reason));
                 }

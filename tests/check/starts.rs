@@ -147,12 +147,17 @@ fn who_hears_a_member_knows_why_it_begins_where_it_does() {
         claimed(&mut hearing, 6);
         let reset = Event::OffsetReset {
             partition: at(0),
+            token: 6,
             from: None,
             to: Some(3),
             cause,
         };
         assert!(hearing.hear(&reset).is_some());
         assert_eq!(begins(&mut hearing, 3), Some((6, how)));
+        // What is heard late of a former ownership says nothing of this one.
+        claimed(&mut hearing, 7);
+        assert!(hearing.hear(&reset).is_some());
+        assert_eq!(begins(&mut hearing, 3), Some((7, How::Stored)));
     }
     claimed(&mut hearing, 8);
     hearing.hear(&Event::Missed { count: 1 });

@@ -217,6 +217,12 @@ impl Kit {
         Some(stat.ephemeral_owner)
     }
 
+    /// What tells the ownership that stands there from others.
+    pub fn owner_token(&self, name: &str, partition: i32) -> i64 {
+        let node = self.registry.read(&Self::owner_path(name, partition));
+        node.expect("an owner").1.czxid
+    }
+
     /// Writes below a path since a transaction.
     pub fn writes_below(&self, path: &str, since: i64) -> Vec<Write> {
         let log = self.registry.log_since(since).into_iter();

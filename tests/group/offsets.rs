@@ -35,6 +35,7 @@ async fn the_start_position_is_committed_before_anything_is_delivered() {
             told,
             Event::OffsetReset {
                 partition: at("t", 0),
+                token: kit.owner_token("t", 0),
                 from: None,
                 to: Some(start),
                 cause: ResetCause::NoOffset
@@ -663,6 +664,7 @@ async fn an_offset_outside_the_log_follows_the_policy_and_is_stored() {
             told,
             Event::OffsetReset {
                 partition: at("t", 0),
+                token: kit.owner_token("t", 0),
                 from: stored.parse().ok(),
                 to: Some(start),
                 cause: ResetCause::OutOfRange

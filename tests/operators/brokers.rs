@@ -213,13 +213,12 @@ fn log_cut_short(zookeeper: &ZooKeeper, tree: &Tree, brokers: &mut [Broker]) {
         "the reset",
         |event| matches!(event, Event::OffsetReset { cause: found, .. } if *found == cause),
     );
-    let expected = Event::OffsetReset {
-        partition: evenkeel::TopicPartition::new(evenkeel::Topic::new("cut").unwrap(), 0),
-        from: Some((KEPT + CUT) as i64),
-        to: Some(0),
-        cause,
-    };
-    assert_eq!(reset, expected);
+    let cut = evenkeel::TopicPartition::new(evenkeel::Topic::new("cut").unwrap(), 0);
+    let stood = Some((KEPT + CUT) as i64);
+    assert!(
+        matches!(&reset, Event::OffsetReset { partition, from, to: Some(0), .. } if *partition == cut && *from == stood),
+        "{reset}"
+    );
     Producer::connect(&brokers[follower], "cut").produce(0..1, 50);
     let rest = member.take(KEPT as usize + 49);
     let offsets: Vec<i64> = first.iter().chain(&rest).map(Got::offset).collect();

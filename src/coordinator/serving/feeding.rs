@@ -33,6 +33,7 @@ impl Serving<'_> {
         self.beginning.extend(partitions.iter().cloned());
         let beginner = Beginner {
             session: self.session.clone(),
+            outlets: self.core.parts.outlets.clone(),
             clock: self.core.parts.common.clock.clone(),
             reader,
             policy: self.core.parts.config.auto_offset_reset,

@@ -433,9 +433,6 @@ impl<'a> Serving<'a> {
                 Ok(true)
             }
             Done::Begun(reader, partitions, begun) => {
-                for event in begun.events {
-                    self.tell(event);
-                }
                 for partition in &partitions {
                     self.beginning.remove(partition);
                 }

@@ -180,8 +180,9 @@ impl Run<'_> {
         let held: Vec<_> = connectors
             .flat_map(|connector| connector.health().held)
             .collect();
-        // Whose owner node was made just now does not know it yet.
-        let is_known = held.len() == usize::try_from(self.partitions).unwrap_or(0);
+        // Whose owner node was made just now does not know it yet, and whose is gone may not know that.
+        let known: BTreeSet<TopicPartition> = held.iter().map(|(at, _)| at.clone()).collect();
+        let is_known = known.len() == usize::try_from(self.partitions).unwrap_or(0);
         let is_there = |(at, holding): (TopicPartition, evenkeel::Holding)| {
             let end = self.kit.log.bounds(&at).map(|(_, end)| end).ok();
             holding.position == end && holding.undone == 0

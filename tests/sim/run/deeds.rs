@@ -162,6 +162,12 @@ impl Run<'_> {
         for partition in 0..self.partitions {
             self.forget(partition, i64::MAX);
         }
+        // Nobody writes an offset of the former topic into the new one.
+        for undo in self.undo.values_mut() {
+            if let Undo::Mend(_, offset) = undo {
+                *offset = 0;
+            }
+        }
         self.later(ms, Undo::Recreate);
     }
 
@@ -226,8 +232,17 @@ impl Run<'_> {
         }
     }
 
+    /// The offset of the present topic that an operator finds.
     fn stored(&self, partition: i32) -> Option<i64> {
-        self.kit.offset("t", partition)?.parse().ok()
+        let registry = &self.kit.registry;
+        let (text, offset) = registry.read(&Kit::offset_path("t", partition))?;
+        let (_, topic) = registry.read(TOPIC)?;
+        let is_of_it = offset.mzxid > topic.czxid;
+        String::from_utf8(text)
+            .ok()?
+            .parse()
+            .ok()
+            .filter(|_| is_of_it)
     }
 
     /// What lies between needs not be read.

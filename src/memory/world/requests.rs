@@ -93,7 +93,8 @@ impl World {
             Fate::LoseBefore => {
                 return self.reply(session, number, unknown("no answer came"), Duration::ZERO);
             }
-            Fate::BreakBefore => return self.sever(session),
+            // As in `answer`: what carries nothing at the moment cannot be reset.
+            Fate::BreakBefore if self.is_connected(session) => return self.sever(session),
             Fate::Refuse(why) => {
                 return self.reply(session, number, Err(fault(why)), Duration::ZERO);
             }

@@ -94,8 +94,10 @@ impl Ledger {
                         ledger.begin(start);
                     }
                 }
-                Some((last, _)) => {
-                    let start = used.take(resets, fits).unwrap_or_else(|| {
+                Some((last, before)) => {
+                    let given = used.take(resets, fits);
+                    let given = given.or_else(|| view.set_by_others(window, Some(before), fits));
+                    let start = given.unwrap_or_else(|| {
                         let how = if offset > last {
                             "skips to"
                         } else {
@@ -176,11 +178,10 @@ fn beginning(
         return Ok(stored);
     }
     // Somebody put an offset there for the one who waits for it.
-    let writes = window.writes.iter().map(|at| &view.story.writes[*at]);
-    let others = writes.clone().filter(|write| !write.is_ours);
-    if let Some(theirs) = others.filter_map(|write| write.value).find(|v| fits(*v)) {
+    if let Some(theirs) = view.set_by_others(window, None, fits) {
         return Ok(theirs);
     }
+    let writes = window.writes.iter().map(|at| &view.story.writes[*at]);
     let resets = view.resets_of(window);
     if let Some(stored) = window.stored {
         let reset = used.take(resets, fits);

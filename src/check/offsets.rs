@@ -68,7 +68,10 @@ fn is_of_former(view: &View<'_>, write: &OffsetWrite) -> bool {
     let since = registered.map(|one| one.from.zxid).min();
     let since = since.unwrap_or(window.from.zxid);
     let earlier = window.writes.iter().map(|at| &story.writes[*at]);
-    let cleared = earlier.filter(|one| one.mark.zxid < write.mark.zxid && is_clearing(one));
+    // The claim's own write is the first.
+    let cleared = earlier
+        .skip(1)
+        .filter(|one| one.mark.zxid < write.mark.zxid && is_clearing(one));
     let since = since.max(cleared.map(|one| one.mark.zxid).max().unwrap_or(since));
     let changes = texts
         .windows(2)
@@ -78,7 +81,11 @@ fn is_of_former(view: &View<'_>, write: &OffsetWrite) -> bool {
 }
 
 fn is_clearing(write: &OffsetWrite) -> bool {
-    write.is_ours && write.value.is_none() && !write.is_creation && !write.is_deletion
+    write.is_ours
+        && write.value.is_none()
+        && !write.is_creation
+        && !write.is_confirmation
+        && !write.is_deletion
 }
 
 fn told(value: Option<i64>) -> String {

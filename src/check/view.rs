@@ -341,6 +341,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// An offset that somebody else wrote in this ownership, after an event of its member if one is given.
+    pub fn set_by_others(
+        &self,
+        window: &Window,
+        after: Option<usize>,
+        fits: impl Fn(i64) -> bool,
+    ) -> Option<i64> {
+        let writes = window.writes.iter().map(|at| &self.story.writes[*at]);
+        let others = writes.filter(|write| {
+            let is_later = |after| !self.is_surely_after(&self.case.events[after], write.mark);
+            !write.is_ours && after.is_none_or(is_later)
+        });
+        others
+            .filter_map(|write| write.value)
+            .find(|value| fits(*value))
+    }
+
     pub fn resets_of(&self, window: &Window) -> &[Reset] {
         let member = window.member.clone();
         let key = member.map(|member| (member, window.partition.clone()));

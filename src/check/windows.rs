@@ -234,7 +234,9 @@ fn clean(
     let Some(position) = ledger.position() else {
         return;
     };
-    if window.left.is_none_or(|left| left < position) {
+    // What is gone from the log is repeated by nobody.
+    let is_behind = |left| left < position && !view.fits(&window.partition, left, position);
+    if window.left.is_none_or(is_behind) {
         let left = window
             .left
             .map_or("nothing".to_owned(), |left| left.to_string());

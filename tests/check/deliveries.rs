@@ -154,6 +154,26 @@ fn a_message_that_is_skipped_is_found() {
 }
 
 #[test]
+fn what_somebody_set_forward_on_a_live_ownership_may_be_skipped() {
+    // I5
+    let set = |is_late: bool| {
+        let (mut tale, token) = Tale::begun();
+        if !is_late {
+            tale.commit(0, 0, 5);
+        }
+        tale.work("g_a", 0, token, 0..3);
+        if is_late {
+            tale.commit(0, 0, 5);
+        }
+        tale.work("g_a", 0, token, 5..6);
+        tale
+    };
+    set(true).keeps();
+    // What was written before the last delivery does not explain a gap behind it.
+    set(false).breaks(Rule::I5);
+}
+
+#[test]
 fn a_step_back_within_an_ownership_is_found_unless_somebody_asked_for_it() {
     let (mut tale, token) = Tale::begun();
     tale.work("g_a", 0, token, 0..3);
@@ -242,6 +262,24 @@ fn a_clean_hand_over_repeats_nothing() {
     assert_eq!(verdict.counts.redeliveries, 2);
     assert_eq!(verdict.worst.redelivered, 2);
     handed_over(0, |_| {}).breaks(Rule::I7);
+}
+
+#[test]
+fn what_is_gone_from_the_log_needs_not_be_committed_by_who_hands_over() {
+    // I7
+    let given_up = |before| {
+        let (mut tale, token) = Tale::begun();
+        tale.work("g_a", 0, token, 0..3);
+        let gone = Fact::Trimmed {
+            partition: at(0),
+            before,
+        };
+        tale.tell("log", gone);
+        tale.release(A, 0);
+        tale
+    };
+    given_up(3).keeps();
+    given_up(2).breaks(Rule::I7);
 }
 
 #[test]

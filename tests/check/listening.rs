@@ -152,3 +152,30 @@ fn a_delivery_before_the_claim_is_found() {
     // It was before the commit of the start as well.
     assert_eq!(verdict.rules(), [Rule::I6, Rule::I11], "{verdict}");
 }
+
+#[test]
+fn a_release_whose_answer_the_end_overtook_may_have_asked_nobody() {
+    // I11
+    let ended = |is_over| {
+        let (mut tale, _) = Tale::begun();
+        tale.called("g_a", "after_claim", 0);
+        tale.release(A, 0);
+        if is_over {
+            tale.close(A);
+        }
+        tale
+    };
+    ended(true).keeps();
+    ended(false).breaks(Rule::I11);
+
+    // One that said how it gave the partition up is held to that.
+    let mut tale = ended(false);
+    let told = Fact::Released {
+        partition: at(0),
+        undone: 0,
+        is_forced: false,
+    };
+    tale.tell("g_a", told);
+    tale.close(A);
+    tale.breaks(Rule::I11);
+}

@@ -204,3 +204,30 @@ fn the_limits_follow_from_the_session_timeout() {
     assert_eq!(least, T - T / 8);
     assert_eq!(most, T + Duration::from_millis(1000));
 }
+
+#[test]
+fn a_stamp_that_met_what_was_made_in_place_of_ours_is_nobodys_fault() {
+    // I10
+    let stamped = |is_made_apart: bool| {
+        let mut tale = Tale::new();
+        tale.join("g_j", J);
+        if is_made_apart {
+            tale.txn(A, vec![made(&owner(0), "g_a-0", true)]);
+        } else {
+            tale.claim("g_a", A, 0, None);
+        }
+        tale.txn(J, vec![deleted(owner(0))]);
+        tale.txn(J, vec![made(&owner(0), "g_j-0", true)]);
+        let stamp = tale.set(owner(0), "g_a-0");
+        tale.txn(A, vec![stamp]);
+        tale
+    };
+    stamped(true).keeps();
+    stamped(false).breaks(Rule::I10);
+
+    // Once: whoever stamps a second time had time to look.
+    let mut tale = stamped(true);
+    let stamp = tale.set(owner(0), "g_a-0");
+    tale.txn(A, vec![stamp]);
+    tale.breaks(Rule::I10);
+}

@@ -244,18 +244,51 @@ fn what_is_no_offset_is_not_written() {
 
 #[test]
 fn what_stands_there_of_a_former_topic_may_be_taken_away_by_the_owner() {
+    // I4
     let path = "/brokers/topics/t";
-    for is_remade in [true, false] {
-        let (mut tale, _) = Tale::begun();
-        if is_remade {
-            tale.txn(0, vec![deleted(path.to_owned())]);
-            tale.txn(0, vec![made(path, r#"{"partitions":{"0":[0]}}"#, false)]);
-        }
+    let remake = |tale: &mut Tale| {
+        tale.txn(0, vec![deleted(path.to_owned())]);
+        tale.txn(0, vec![made(path, r#"{"partitions":{"0":[0]}}"#, false)]);
+    };
+    let clear = |tale: &mut Tale| {
         let none = tale.set(offset(0), "-1");
         tale.txn(A, vec![none]);
-        match is_remade {
-            true => drop(tale.keeps()),
-            false => drop(tale.breaks(Rule::I4)),
-        }
-    }
+    };
+    let (mut tale, _) = Tale::begun();
+    clear(&mut tale);
+    tale.breaks(Rule::I4);
+
+    let (mut tale, _) = Tale::begun();
+    remake(&mut tale);
+    clear(&mut tale);
+    // Once for each time that it was made anew.
+    remake(&mut tale);
+    clear(&mut tale);
+    tale.keeps();
+
+    let (mut tale, _) = Tale::begun();
+    remake(&mut tale);
+    clear(&mut tale);
+    let again = tale.set(offset(0), "7");
+    tale.txn(0, vec![again]);
+    clear(&mut tale);
+    tale.breaks(Rule::I4);
+
+    // Whoever registered after that cannot have known the former one.
+    let mut tale = Tale::new();
+    remake(&mut tale);
+    tale.join("g_b", B);
+    tale.txn(0, vec![made(&offset(0), "3", false)]);
+    tale.claim("g_b", B, 0, Some(3));
+    let none = tale.set(offset(0), "-1");
+    tale.txn(B, vec![none]);
+    tale.breaks(Rule::I4);
+
+    // One that claimed before it heard of that may.
+    let mut tale = Tale::new();
+    tale.txn(0, vec![made(&offset(0), "3", false)]);
+    remake(&mut tale);
+    tale.claim("g_a", A, 0, Some(3));
+    clear(&mut tale);
+    tale.keeps();
 }

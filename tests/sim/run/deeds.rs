@@ -238,11 +238,8 @@ impl Run<'_> {
         let (text, offset) = registry.read(&Kit::offset_path("t", partition))?;
         let (_, topic) = registry.read(TOPIC)?;
         let is_of_it = offset.mzxid > topic.czxid;
-        String::from_utf8(text)
-            .ok()?
-            .parse()
-            .ok()
-            .filter(|_| is_of_it)
+        let offset: i64 = String::from_utf8(text).ok()?.parse().ok()?;
+        (is_of_it && offset >= 0).then_some(offset)
     }
 
     /// What lies between needs not be read.

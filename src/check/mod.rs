@@ -84,7 +84,7 @@ pub struct Limits {
     /// How far two clocks may be apart (I1, I4, I6).
     pub tolerance: Duration,
     /// How long a member may go on delivering after another's hand took the owner node away, or ended its session (A5): until
-    /// it hears of it. One that is [cut off](Fact::Cut) meanwhile hears of it when the cut is over.
+    /// it hears of it. One that is [cut off](Fact::Cut) or [stopped](Fact::Stopped) meanwhile hears of it when that is over.
     pub unaware: Duration,
     /// The least and the most time that the nodes of a killed member stay (I9); none, and it is not judged.
     pub lingering: Option<(Duration, Duration)>,

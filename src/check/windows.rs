@@ -13,6 +13,7 @@ use crate::check::view::{NANOS_PER_MS, Report, View};
 use crate::check::{Event, Fact};
 
 /// A time during which a process stood still, or was cut off.
+#[derive(Clone, Copy)]
 struct Span<'a> {
     member: &'a Arc<str>,
     from: u64,
@@ -22,7 +23,8 @@ struct Span<'a> {
 /// What disturbed the members.
 struct Spans<'a> {
     stops: Vec<Span<'a>>,
-    cuts: Vec<Span<'a>>,
+    /// Stops and cuts in the order of their beginnings: meanwhile nobody heard anything.
+    deaf: Vec<Span<'a>>,
 }
 
 /// Streams that a stop has excused once.
@@ -62,17 +64,22 @@ pub(super) fn judge(view: &View<'_>, verdict: &mut Verdict) {
 }
 
 fn spans<'a>(view: &View<'a>) -> Spans<'a> {
-    let (mut stops, mut cuts) = (Vec::new(), Vec::new());
+    let (mut stops, mut deaf) = (Vec::new(), Vec::new());
     for event in &view.case.events {
-        let (list, member, from, to) = match &event.fact {
-            Fact::Stopped { member, from, to } => (&mut stops, member, *from, *to),
-            Fact::Cut { member, from, to } => (&mut cuts, member, *from, *to),
+        let (member, from, to) = match &event.fact {
+            Fact::Stopped { member, from, to } | Fact::Cut { member, from, to } => {
+                (member, *from, *to)
+            }
             _ => continue,
         };
-        list.push(Span { member, from, to });
+        let span = Span { member, from, to };
+        if matches!(event.fact, Fact::Stopped { .. }) {
+            stops.push(span);
+        }
+        deaf.push(span);
     }
-    cuts.sort_by_key(|cut| cut.from);
-    Spans { stops, cuts }
+    deaf.sort_by_key(|span| span.from);
+    Spans { stops, deaf }
 }
 
 fn count(view: &View<'_>, verdict: &mut Verdict, at: usize, before: &mut BTreeSet<i64>) {
@@ -118,7 +125,7 @@ fn in_time(
         let late = view.lateness(delivery, end);
         let late_ms = late.map(|late| late.max(0) / NANOS_PER_MS);
         verdict.worst.late_ms = verdict.worst.late_ms.max(late_ms);
-        if is_by_hand && late.is_none_or(|late| is_unaware(view, delivery, late, &spans.cuts)) {
+        if is_by_hand && late.is_none_or(|late| is_unaware(view, delivery, late, &spans.deaf)) {
             verdict.counts.unaware += 1;
             continue;
         }
@@ -139,16 +146,16 @@ fn in_time(
     }
 }
 
-/// Whether the member could not have heard of it: so soon after it, or after a cut during which it happened.
-fn is_unaware(view: &View<'_>, delivery: &Event, late: i64, cuts: &[Span<'_>]) -> bool {
+/// Whether the member could not have heard of it: so soon after it, or after a cut or stop during which it happened.
+fn is_unaware(view: &View<'_>, delivery: &Event, late: i64, deaf: &[Span<'_>]) -> bool {
     let limit = view.case.limits.unaware + view.case.limits.tolerance;
     let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
     let end = delivery.mono.saturating_sub(late.unsigned_abs());
     let mut known = end;
-    // In the order of their beginnings: one cut may begin before the member could react to the end of another.
-    for cut in cuts.iter().filter(|cut| *cut.member == delivery.member) {
-        if cut.from <= known.saturating_add(limit) && cut.to > known {
-            known = cut.to;
+    // One may begin before the member could react to the end of another.
+    for span in deaf.iter().filter(|span| *span.member == delivery.member) {
+        if span.from <= known.saturating_add(limit) && span.to > known {
+            known = span.to;
         }
     }
     late <= 0 || delivery.mono <= known.saturating_add(limit)

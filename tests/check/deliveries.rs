@@ -113,25 +113,29 @@ fn a_delivery_is_no_violation_while_the_member_cannot_know_what_anothers_hand_di
 }
 
 #[test]
-fn a_member_that_is_cut_off_hears_of_it_when_the_cut_is_over() {
-    // The node is taken 100 ms after the cut began, which lasts 5 s.
-    let late = |late, is_told: bool| {
+fn a_member_that_is_cut_off_or_stopped_hears_of_it_when_that_is_over() {
+    // The node is taken 100 ms after it began, and it lasts 5 s.
+    let late = |late, kind: Option<fn(Arc<str>, u64, u64) -> Fact>| {
         let (mut tale, token) = Tale::begun();
         let from = tale.now();
         tale.wait(99);
         tale.txn(0, vec![deleted(owner(0))]);
         tale.wait(4900);
-        if is_told {
-            let (member, to) = ("g_a".into(), tale.now());
-            tale.tell("nemesis", Fact::Cut { member, from, to });
+        if let Some(kind) = kind {
+            let to = tale.now();
+            tale.tell("nemesis", kind("g_a".into(), from, to));
         }
         tale.wait(late);
         tale.deliver("g_a", 0, token, 0);
         tale
     };
-    assert_eq!(late(2990, true).keeps().counts.cuts, 1);
-    late(3010, true).breaks(Rule::I1);
-    late(0, false).breaks(Rule::I1);
+    let cut = |member, from, to| Fact::Cut { member, from, to };
+    let stopped = |member, from, to| Fact::Stopped { member, from, to };
+    assert_eq!(late(2990, Some(cut)).keeps().counts.cuts, 1);
+    assert_eq!(late(2990, Some(stopped)).keeps().counts.stops, 1);
+    late(3010, Some(cut)).breaks(Rule::I1);
+    late(3010, Some(stopped)).breaks(Rule::I1);
+    late(0, None).breaks(Rule::I1);
 }
 
 #[test]

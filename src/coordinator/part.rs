@@ -22,8 +22,8 @@ use crate::wire::NO_OFFSET;
 pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
     pub node: OffsetNode,
-    /// Its topic was deleted; the offset is left as it is (T2).
-    pub is_topic_gone: bool,
+    /// Raised when its topic is deleted or made anew; the offset is left as it is (T2).
+    pub is_void: Arc<AtomicBool>,
     /// The heir is a JVM member, which reads the offset before it claims.
     pub is_to_jvm: bool,
 }
@@ -104,13 +104,11 @@ impl Departure {
     }
 
     fn pending(&self, farewell: &Farewell) -> Option<Commit> {
-        if farewell.is_topic_gone {
-            return None;
-        }
         let Farewell {
             ownership, node, ..
         } = farewell;
         let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
+        let is_wanted = is_wanted && !farewell.is_void.load(Ordering::SeqCst);
         let done = is_wanted.then(|| node.pending(ownership)).flatten();
         done.or_else(|| node.clearing(ownership))
     }
@@ -197,10 +195,11 @@ impl Departure {
                 partition: ownership.partition.clone(),
                 token: ownership.token,
                 last,
-                committed: node.ours(&ownership).filter(|_| !farewell.is_topic_gone),
+                committed: node.ours(&ownership),
                 version: node.version,
                 met: None,
                 is_unconfirmed: false,
+                is_void: farewell.is_void,
             });
             ends.push((
                 ownership.partition.clone(),

@@ -1,6 +1,8 @@
 //! Fenced commits, and giving partitions up: nothing is written unless the owner node is still ours at the stamp we made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 
@@ -60,6 +62,17 @@ pub(crate) struct Parting {
     pub met: Option<(i64, Committed)>,
     /// The offset node may not be read, so that the owner node is looked at and deleted without it.
     pub is_unconfirmed: bool,
+    /// Raised when the topic is deleted or made anew: from then on no offset of it is written.
+    pub is_void: Arc<AtomicBool>,
+}
+
+impl Parting {
+    fn heed_void(&mut self) {
+        if self.is_void.load(Ordering::SeqCst) {
+            self.committed = None;
+            self.last.take_if(|commit| commit.offset != NO_OFFSET);
+        }
+    }
 }
 
 /// What came of giving a partition up.
@@ -420,6 +433,7 @@ impl Session {
             if open.is_empty() {
                 return Ok(results);
             }
+            open.iter_mut().for_each(Parting::heed_void);
             let batches = if round < TOGETHER {
                 runs(open, |parting| {
                     self.release_ops(parting).iter().map(Op::size).sum()
@@ -554,6 +568,7 @@ impl Session {
         if let Some(released) = standing.released(parting.met.clone()) {
             return Ok(Err(released));
         }
+        parting.heed_void();
         let fault = fault.filter(is_for_good);
         if fault.is_some() || parting.is_unconfirmed {
             // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.

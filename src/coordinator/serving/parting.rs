@@ -1,6 +1,8 @@
 //! Handing partitions over to those they belong to now.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::time::Instant;
 
@@ -83,7 +85,10 @@ impl Serving<'_> {
             };
             held.ownership.fence();
             stopped.push(partition.clone());
+            // The offsets of a topic that was deleted are left as they are (T2).
+            let is_void = Arc::new(AtomicBool::new(self.lookout.is_missing(&partition.topic)));
             let leaving = Leaving {
+                is_void: is_void.clone(),
                 ownership: held.ownership.clone(),
                 topic_created: held.topic_created,
                 is_remade: held.remade.is_some(),
@@ -92,8 +97,7 @@ impl Serving<'_> {
             let farewell = Farewell {
                 ownership: held.ownership,
                 node: held.node,
-                // The offsets of a topic that was deleted are left as they are (T2).
-                is_topic_gone: self.lookout.is_missing(&partition.topic),
+                is_void,
                 is_to_jvm,
             };
             if self.committing.contains(&partition) || self.beginning.contains(&partition) {

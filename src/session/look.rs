@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use futures_util::FutureExt;
-use futures_util::StreamExt;
-use futures_util::future::{MaybeDone, join_all, maybe_done, pending};
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::{MaybeDone, join_all, maybe_done};
 
 use crate::error::printable;
 use crate::group::{ConsumerId, GroupView, Member, Subscription, Topic, TopicPartition};
-use crate::registry::{Fault, Fired, Later, Reply, Stat, Watch};
+use crate::registry::{Fault, Fired, Reply, Stat, Watch};
+use crate::session::watches::Watches;
 use crate::session::{Session, Trouble, trouble};
 use crate::wire::paths;
 use crate::wire::{Broker, decode_broker, decode_owner, decode_registration, decode_topic};
@@ -90,7 +90,7 @@ async fn answer<T>(
 pub(crate) struct Lookout {
     session: Arc<Session>,
     armed: BTreeSet<Watched>,
-    watches: FuturesUnordered<Later<(Watched, Fired)>>,
+    watches: Arc<Watches>,
     members: BTreeMap<ConsumerId, Result<Member, String>>,
     /// Listed and not read yet.
     unread: BTreeSet<ConsumerId>,
@@ -100,8 +100,6 @@ pub(crate) struct Lookout {
     brokers: Vec<Broker>,
     /// The member up to which registrations were doubted last.
     doubted: Option<ConsumerId>,
-    /// Fired, and found by somebody who was not asked for it.
-    untold: Vec<(Watched, Fired)>,
     ahead: Ahead,
 }
 
@@ -110,7 +108,7 @@ impl Lookout {
         Self {
             session,
             armed: BTreeSet::new(),
-            watches: FuturesUnordered::new(),
+            watches: Arc::default(),
             members: BTreeMap::new(),
             unread: BTreeSet::new(),
             members_version: None,
@@ -118,32 +116,21 @@ impl Lookout {
             all_topics: BTreeSet::new(),
             brokers: Vec::new(),
             doubted: None,
-            untold: Vec::new(),
             ahead: Ahead::default(),
         }
     }
 
     /// Waits until something that was seen has changed; answers with all of it. Dropping the wait loses nothing.
     pub async fn changed(&mut self) -> Result<BTreeSet<Watched>, Trouble> {
-        let first = match self.untold.pop() {
-            Some(untold) => untold,
-            None => match self.watches.next().await {
-                Some(fired) => fired,
-                None => return pending().await,
-            },
-        };
         let mut fired = BTreeSet::new();
-        let mut next = Some(Some(first));
-        while let Some(Some((watched, how))) = next {
+        let mut next = Some(self.watches.next().await);
+        while let Some((watched, how)) = next {
             if how == Fired::SessionLost {
                 return Err(Trouble::SessionLost);
             }
             self.armed.remove(&watched);
             fired.insert(watched);
-            next = match self.untold.pop() {
-                Some(untold) => Some(Some(untold)),
-                None => self.watches.next().now_or_never(),
-            };
+            next = self.watches.next_already();
         }
         Ok(fired)
     }
@@ -159,11 +146,15 @@ impl Lookout {
         self.armed.contains(watched)
     }
 
-    fn arm(&mut self, watched: Watched, watch: Watch) {
+    /// To be attended to beside whatever else is awaited.
+    pub fn watches(&self) -> Arc<Watches> {
+        self.watches.clone()
+    }
+
+    fn arm(&mut self, watched: Watched, watch: Watch, alarm: Option<Arc<AtomicBool>>) {
         // A second watch on the same thing tells nothing new; it still must not be dropped before it fires.
         self.armed.insert(watched.clone());
-        self.watches
-            .push(Box::pin(async move { (watched, watch.await) }));
+        self.watches.add(watched, watch, alarm);
     }
 
     /// Sends what the first look will ask in any case, so that its answers come with that of the first question: a member
@@ -281,7 +272,7 @@ impl Lookout {
             Err(Fault::NoNode) => return Err(Trouble::RegistrationGone),
             Err(fault) => return Err(trouble("listing", &path, fault)),
         };
-        self.arm(Watched::Members, watch);
+        self.arm(Watched::Members, watch, None);
         let names: BTreeSet<ConsumerId> = names.into_iter().map(ConsumerId::new).collect();
         if !names.contains(self.session.me()) {
             return Err(Trouble::RegistrationGone);
@@ -322,7 +313,7 @@ impl Lookout {
         let path = paths::topics();
         match self.session.connection.children_and_watch(path).await {
             Ok((names, _, watch)) => {
-                self.arm(Watched::Topics, watch);
+                self.arm(Watched::Topics, watch, None);
                 // A name that is no topic name cannot be a topic.
                 self.all_topics = names
                     .iter()
@@ -339,12 +330,11 @@ impl Lookout {
     async fn await_creation(&mut self, watched: Watched, path: &str) -> Result<(), Trouble> {
         match self.session.connection.stat_and_watch(path).await {
             Ok((None, watch)) => {
-                self.arm(watched, watch);
+                self.arm(watched, watch, None);
                 Ok(())
             }
             Ok((Some(_), watch)) => {
-                self.watches
-                    .push(Box::pin(async move { (watched, watch.await) }));
+                self.watches.add(watched, watch, None);
                 Err(Trouble::Transient(format!(
                     "{path} was created while we looked at it"
                 )))
@@ -370,7 +360,7 @@ impl Lookout {
         for (name, answer) in stale.into_iter().zip(answers) {
             match answer {
                 Ok((data, stat, watch)) => {
-                    self.arm(Watched::Topic(name.clone()), watch);
+                    self.arm(Watched::Topic(name.clone()), watch, None);
                     self.topics.insert(name, read_topic(&data, &stat));
                 }
                 Err(Fault::NoNode) => {
@@ -427,7 +417,7 @@ impl Lookout {
                         Err(fault) => return Err(trouble("reading", path, fault)),
                     }
                 }
-                self.arm(Watched::Brokers, watch);
+                self.arm(Watched::Brokers, watch, None);
                 self.brokers = brokers;
             }
             Err(Fault::NoNode) => {
@@ -469,10 +459,12 @@ impl Lookout {
         Ok(owned)
     }
 
-    /// Reads owner nodes and watches those that are there. What could be read is answered also if something else could not.
+    /// Reads owner nodes and watches those that are there, each with its alarm. What could be read is answered also if something
+    /// else could not.
     pub async fn watch_owners(
         &mut self,
         partitions: &BTreeSet<TopicPartition>,
+        alarm: impl Fn(&TopicPartition) -> Option<Arc<AtomicBool>>,
     ) -> (
         BTreeMap<TopicPartition, Option<OwnerNode>>,
         Result<(), Trouble>,
@@ -491,7 +483,7 @@ impl Lookout {
         for ((at, path), answer) in partitions.iter().zip(&nodes).zip(answers) {
             match answer {
                 Ok((data, stat, watch)) => {
-                    self.arm(Watched::Owner(at.clone()), watch);
+                    self.arm(Watched::Owner(at.clone()), watch, alarm(at));
                     found.insert(
                         at.clone(),
                         Some(OwnerNode {
@@ -517,7 +509,7 @@ impl Lookout {
         let path = paths::offset(self.session.group(), at);
         match self.session.connection.stat_and_watch(&path).await {
             Ok((stat, watch)) => {
-                self.arm(watched, watch);
+                self.arm(watched, watch, None);
                 Ok(stat.map(|stat| stat.version))
             }
             Err(fault) => Err(trouble("watching", &path, fault)),
@@ -569,11 +561,8 @@ impl Lookout {
     }
 
     /// Whether a watch has fired that nobody has been told of yet. It stays to be told.
-    fn has_fired(&mut self, watched: &Watched) -> bool {
-        while let Some(Some((one, how))) = self.watches.next().now_or_never() {
-            self.untold.push((one, how));
-        }
-        !self.is_armed(watched) || self.untold.iter().any(|(one, _)| one == watched)
+    pub fn has_fired(&self, watched: &Watched) -> bool {
+        !self.is_armed(watched) || self.watches.has_fired(watched)
     }
 
     /// Whether a member's registration is at version 0 at this moment, as a JVM's is. A cached look may have caught one

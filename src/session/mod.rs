@@ -6,6 +6,7 @@
 mod claim;
 mod commit;
 mod look;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -136,7 +136,7 @@ pub(crate) struct Ownership {
     /// Its queue was filled since this was last taken down.
     flag: Arc<AtomicBool>,
     /// The owner node has changed, and nobody has read it since.
-    is_doubted: AtomicBool,
+    is_doubted: Arc<AtomicBool>,
     state: Mutex<State>,
     idle: Notify,
 }
@@ -211,7 +211,7 @@ impl Ownership {
             lease,
             stream,
             flag: Arc::default(),
-            is_doubted: AtomicBool::new(false),
+            is_doubted: Arc::default(),
             state: Mutex::new(state),
             idle: Notify::new(),
         }
@@ -266,6 +266,11 @@ impl Ownership {
     /// The owner node has changed: nothing is handed out until it was read and found to be ours still.
     pub fn doubt(&self) {
         self.is_doubted.store(true, Ordering::SeqCst);
+    }
+
+    /// Raised, it is a [`doubt`](Self::doubt).
+    pub fn alarm(&self) -> Arc<AtomicBool> {
+        self.is_doubted.clone()
     }
 
     /// It is ours.

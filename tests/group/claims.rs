@@ -793,3 +793,37 @@ async fn an_owner_node_that_was_written_over_as_another_came_for_it_keeps_its_pa
     until("it is free", || kit.registry.text(&path).is_none()).await;
     assert_eq!(member.owned(), ["t-0"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_away_while_a_claim_is_under_way_is_not_delivered() {
+    // A5, I1
+    let mut kit = Kit::new();
+    kit.create("t", 2);
+    let new = Kit::owner_path("t", 2);
+    let is_claim = move |request: &Request| {
+        let makes = |op: &Op| matches!(op, Op::Create { path, .. } if *path == new);
+        request.ops.iter().any(makes)
+    };
+    let script = Script::new().then(is_claim, Fate::Delay(T / 3));
+    let _ = kit.registry.clone().with_fate(script.into_fate());
+    let mut member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    kit.send("t", 2);
+    kit.drain().await;
+    kit.grow("t", 3);
+    let began = Instant::now();
+    sleep(T / 20).await;
+    let before = kit.finished.lock().unwrap().len();
+    kit.registry.delete(&Kit::owner_path("t", 0));
+    sleep(T / 20).await;
+    kit.send("t", 2);
+    sleep(T / 20).await;
+    let after = kit.finished.lock().unwrap()[before..].to_vec();
+    assert!(began.elapsed() < T / 3 && kit.owners("t").len() == 1);
+    let partitions: Vec<i32> = after.iter().map(|(at, _, _)| at.partition).collect();
+    assert_eq!(partitions, [1], "the other goes on");
+    let is_loss = |event: &Event| matches!(event, Event::Lost { .. });
+    member.tells("that it is lost", is_loss).await;
+    kit.drain().await;
+    member.settled().await;
+}

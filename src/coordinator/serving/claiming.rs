@@ -108,7 +108,7 @@ impl Serving<'_> {
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<BTreeSet<TopicPartition>, Trouble> {
         let mut taken = BTreeSet::new();
-        let (nodes, is_complete) = self.lookout.watch_owners(partitions).await;
+        let (nodes, is_complete) = self.lookout.watch_owners(partitions, |_| None).await;
         for (partition, node) in nodes {
             let Some(node) = node else { continue };
             if self.session.may_take_over(&node.stat) {

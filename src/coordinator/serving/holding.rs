@@ -69,7 +69,9 @@ impl Serving<'_> {
         &mut self,
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<(), Trouble> {
-        let (nodes, is_complete) = self.lookout.watch_owners(partitions).await;
+        let held = &self.held;
+        let alarm = |at: &TopicPartition| held.get(at).map(|held| held.ownership.alarm());
+        let (nodes, is_complete) = self.lookout.watch_owners(partitions, alarm).await;
         let mut lost = BTreeSet::new();
         for (partition, node) in nodes {
             let Some(held) = self.held.get(&partition) else {
@@ -81,7 +83,10 @@ impl Serving<'_> {
                     && stat.version == STAMPED
             });
             if is_ours {
-                held.ownership.trust();
+                // What changed since it was read is read again.
+                if !self.lookout.has_fired(&Watched::Owner(partition)) {
+                    held.ownership.trust();
+                }
             } else {
                 lost.insert(partition);
             }

@@ -105,6 +105,8 @@ enum HeldState {
 /// A partition that is being given up.
 struct Leaving {
     ownership: Arc<Ownership>,
+    /// Raised when the topic is deleted or made anew: from then on no offset of it is written.
+    is_void: Arc<AtomicBool>,
     /// The transaction that created the topic.
     topic_created: i64,
     /// The topic was made anew while this was being begun.
@@ -251,9 +253,11 @@ impl<'a> Serving<'a> {
         };
         let session = self.session.clone();
         let stop = stopped(self.core.parts.stop.clone());
+        let watches = self.lookout.watches();
         tokio::select! {
             biased;
             () = session.ended() => Over::SessionLost,
+            never = watches.attend() => match never {},
             trouble = keeper.keep() => trouble.into(),
             over = self.work() => over,
             () = stop => Over::Left,

@@ -112,10 +112,12 @@ fn a_delivery_is_no_violation_while_the_member_cannot_know_what_anothers_hand_di
     tale.keeps();
 }
 
+type Deafness = fn(Arc<str>, u64, u64) -> Fact;
+
 #[test]
 fn a_member_that_is_cut_off_or_stopped_hears_of_it_when_that_is_over() {
     // The node is taken 100 ms after it began, and it lasts 5 s.
-    let late = |late, kind: Option<fn(Arc<str>, u64, u64) -> Fact>| {
+    let late = |late, kind: Option<Deafness>| {
         let (mut tale, token) = Tale::begun();
         let from = tale.now();
         tale.wait(99);

@@ -80,7 +80,8 @@ fn is_of_former(view: &View<'_>, write: &OffsetWrite) -> bool {
     marks.any(|zxid| (since..write.mark.zxid).contains(&zxid))
 }
 
-fn is_clearing(write: &OffsetWrite) -> bool {
+/// Whether it takes away what stands there.
+pub(super) fn is_clearing(write: &OffsetWrite) -> bool {
     write.is_ours
         && write.value.is_none()
         && !write.is_creation

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::check::form::offsets;
 use crate::check::ledger::{Ledger, Used};
-use crate::check::offsets::committed;
+use crate::check::offsets::{committed, is_clearing};
 use crate::check::replay::{End, Mark, Window};
 use crate::check::verdict::{Rule, Verdict};
 use crate::check::view::{NANOS_PER_MS, Report, View};
@@ -211,10 +211,12 @@ fn clean(
     let Some((end, End::Released)) = window.to else {
         return;
     };
-    let is_meddled = window.writes.iter().any(|write| {
-        let write = &view.story.writes[*write];
-        !write.is_ours || write.is_deletion
-    });
+    let writes = window.writes.iter().map(|at| &view.story.writes[*at]);
+    let is_meddled = writes
+        .clone()
+        .any(|write| !write.is_ours || write.is_deletion);
+    // Of a topic that was made anew under it. The claim's own write is the first.
+    let is_cleared = writes.clone().skip(1).any(is_clearing);
     let is_reset = view
         .resets_of(window)
         .iter()
@@ -223,6 +225,7 @@ fn clean(
         || window.is_topic_gone
         || window.is_spoiled
         || is_meddled
+        || is_cleared
         || is_reset
         || !ledger.is_plain()
         || is_disturbed(view, window, next)

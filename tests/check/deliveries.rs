@@ -289,6 +289,19 @@ fn what_is_gone_from_the_log_needs_not_be_committed_by_who_hands_over() {
 }
 
 #[test]
+fn what_was_done_of_a_topic_that_was_made_anew_unheard_may_be_repeated() {
+    // I7
+    let (mut tale, token) = Tale::begun();
+    tale.txn(0, vec![deleted("/brokers/topics/t".to_owned())]);
+    let topic = made("/brokers/topics/t", r#"{"partitions":{"0":[0]}}"#, false);
+    tale.txn(0, vec![topic]);
+    tale.work("g_a", 0, token, 0..1);
+    let none = tale.set(offset(0), "-1");
+    tale.txn(A, vec![none, deleted(owner(0))]);
+    tale.keeps();
+}
+
+#[test]
 fn a_hand_over_that_was_not_clean_may_repeat() {
     let forced = |tale: &mut Tale| {
         let fact = Fact::Released {

@@ -204,7 +204,7 @@ pub enum Event {
     OffsetReset {
         /// The partition.
         partition: TopicPartition,
-        /// The ownership that it was chosen in, as in [`Event::Claimed`].
+        /// The ownership that it was chosen in, as in [`Event::Claimed`]. It may be told after that was lost.
         token: i64,
         /// What was stored, if anything.
         from: Option<i64>,

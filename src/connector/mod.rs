@@ -97,7 +97,7 @@ impl ConsumerConnector {
     /// # Errors
     /// [`Config`](ErrorKind::Config) before anything is taken or written: no topic, a stream count of 0 or more than 100,000
     /// in all, after which one may ask again; or a second call, which leaves the streams of the first as they are.
-    /// [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, [`NoAuth`](ErrorKind::NoAuth) if we may not write
+    /// [`IdHeld`](ErrorKind::IdHeld) if another live session holds our id, after 3.5 session timeouts, [`NoAuth`](ErrorKind::NoAuth) if we may not write
     /// below `/consumers`: after these two the connector is of no more use.
     pub async fn streams(&self, topics: impl IntoIterator<Item = (Topic, u32)>) -> Result<Streams> {
         self.check_process()?;

@@ -25,8 +25,8 @@ pub(super) enum From {
         cause: ResetCause,
         before: Option<i64>,
     },
-    /// From here, which the policy chose and which is to be committed yet.
-    Start(i64),
+    /// From here, which the policy chose and which is to be committed yet; what is to be told then, if nothing was yet.
+    Start(i64, Option<Event>),
     /// From here, which is committed already, or follows what was handed out.
     Offset(i64),
 }
@@ -44,7 +44,7 @@ impl Beginning {
     /// Whether the position is known without asking the brokers.
     pub fn is_known(&self) -> bool {
         match self.from {
-            From::Start(_) | From::Offset(_) => true,
+            From::Start(..) | From::Offset(_) => true,
             From::Stored(Found::At(_) | Found::Malformed(_)) => true,
             From::Stored(_) | From::Reset { .. } => false,
         }
@@ -131,7 +131,7 @@ impl Position {
     /// To be begun again from here.
     fn failed(self, reason: String) -> Ended {
         let from = match self.is_due {
-            true => From::Start(self.offset),
+            true => From::Start(self.offset, self.event),
             false => From::Offset(self.offset),
         };
         self.beginning.failed(from, reason)
@@ -195,7 +195,11 @@ impl Beginner {
     async fn settle(&self, mut beginning: Beginning) -> Result<Position, Ended> {
         let found = match beginning.from.clone() {
             From::Offset(offset) => return Ok(position(beginning, offset, false)),
-            From::Start(offset) => return Ok(position(beginning, offset, true)),
+            From::Start(offset, event) => {
+                let mut position = position(beginning, offset, true);
+                position.event = event;
+                return Ok(position);
+            }
             From::Reset { cause, before } => return self.reset(beginning, cause, before).await,
             From::Stored(found) => found,
         };
@@ -301,12 +305,13 @@ impl Beginner {
             node.start(ownership, position.offset)
         };
         let commits = due.iter().map(commit).collect();
-        // From here on they may stand there.
+        // From here on they may stand there, if they are sent.
+        let is_sent = self.session.lease.allows_commit(self.clock.now());
         let due: Vec<(Position, Untold)> = due
             .into_iter()
             .map(|mut position| {
-                let untold = Untold(self.outlets.clone(), position.event.take());
-                (position, untold)
+                let event = position.event.take_if(|_| is_sent);
+                (position, Untold(self.outlets.clone(), event))
             })
             .collect();
         let mut results = self.commit(commits, done).await;

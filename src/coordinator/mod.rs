@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -28,6 +30,8 @@ use crate::wire::NO_OFFSET;
 
 use self::serving::{Done, Serving};
 
+/// After so many session timeouts an id is called held however slowly the servers answer.
+const HELD_FOR: u32 = 10;
 /// The longest pause between two attempts to open a session.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
@@ -491,8 +495,11 @@ impl Coordinator {
     /// can linger, later for as long as it takes (S9). `false` if we are to leave instead.
     async fn register(&mut self, session: &Arc<Session>) -> Result<bool, Over> {
         let timeout = session.terms().session_timeout();
+        let began = Instant::now();
         // Since when the servers have answered promptly, and the last time they did.
-        let (mut since, mut answered) = (Instant::now(), Instant::now());
+        let (mut since, mut answered) = (began, began);
+        // A watch that is dropped before it fires costs the connection on 3.4.
+        let mut watches = FuturesUnordered::new();
         let mut is_told = false;
         loop {
             let attempt = session.clone();
@@ -517,15 +524,15 @@ impl Coordinator {
                 since = now;
             }
             answered = now;
-            // A dead session lives for T and a tick, which is T/2 at most. Who leads the servers anew gives it all of T again,
-            // and we do not see a new leader that took less than a quarter of T to find.
-            if self.parts.joined.is_some() && now >= since + timeout * 3 {
+            // A dead session lives for T and a tick, which is T/2 at most. Who leads the servers anew gives it all of that again,
+            // and a new leader that took less than three eighths of T to find is not seen.
+            let is_long = now >= since + timeout * 7 / 2 || now >= began + timeout * HELD_FOR;
+            if self.parts.joined.is_some() && is_long {
                 return Err(Over::Fatal(id_held(&self.parts.me, holder)));
             }
-            let poll = now + timeout / 4;
-            let waited = self
-                .leave_before(async move { tokio::time::timeout_at(poll, watch).await.is_ok() })
-                .await;
+            watches.push(watch);
+            let changed = tokio::time::timeout(timeout / 4, watches.next());
+            let waited = self.leave_before(changed).await;
             if waited.is_none() {
                 return Ok(false);
             }

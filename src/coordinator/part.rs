@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::coordinator::Outlets;
 use crate::coordinator::offset::OffsetNode;
-use crate::event::{Event, LostCause};
+use crate::event::{Event, LostCause, ResetCause};
 use crate::group::TopicPartition;
 use crate::listener::{Outside, Ran, RebalanceListener};
-use crate::session::{Commit, Committed, Parting, Released, Session, Trouble};
+use crate::session::{Commit, Committed, Parting, Released, Session, TopicFate, Trouble};
 use crate::stream::{Common, Ownership};
 use crate::wire::NO_OFFSET;
 
@@ -22,8 +22,8 @@ use crate::wire::NO_OFFSET;
 pub(super) struct Farewell {
     pub ownership: Arc<Ownership>,
     pub node: OffsetNode,
-    /// Raised when its topic is deleted or made anew; the offset is left as it is (T2).
-    pub is_void: Arc<AtomicBool>,
+    /// Once its topic is gone, its offset is left as it is (T2).
+    pub fate: Arc<TopicFate>,
     /// The heir is a JVM member, which reads the offset before it claims.
     pub is_to_jvm: bool,
 }
@@ -108,26 +108,39 @@ impl Departure {
             ownership, node, ..
         } = farewell;
         let is_wanted = self.commits || self.is_commit_asked.load(Ordering::SeqCst);
-        let is_wanted = is_wanted && !farewell.is_void.load(Ordering::SeqCst);
+        let is_wanted = is_wanted && !farewell.fate.is_void();
         let done = is_wanted.then(|| node.pending(ownership)).flatten();
         done.or_else(|| node.clearing(ownership))
     }
 
     /// Commits what is done. Answers whether that moved anything.
     async fn commit(&self, batch: &mut [(Farewell, bool)]) -> Result<bool, Trouble> {
-        let commits: Vec<Commit> = batch
-            .iter()
-            .filter_map(|(farewell, _)| self.pending(farewell))
-            .collect();
-        if commits.is_empty() {
+        let pending = |batch: &[(Farewell, bool)]| -> Vec<(Commit, Arc<TopicFate>)> {
+            let pending = |(farewell, _): &(Farewell, bool)| {
+                self.pending(farewell)
+                    .map(|commit| (commit, farewell.fate.clone()))
+            };
+            batch.iter().filter_map(pending).collect()
+        };
+        if pending(batch).is_empty() {
             return Ok(false);
         }
+        self.await_lease().await;
+        let commits = pending(batch);
         let offsets: BTreeMap<TopicPartition, i64> = commits
             .iter()
-            .map(|commit| (commit.partition.clone(), commit.offset))
+            .map(|(commit, _)| (commit.partition.clone(), commit.offset))
             .collect();
-        self.await_lease().await;
-        let results = retry(|| self.session.commit(commits.clone())).await?;
+        // Its topic may go while this is tried again.
+        let results = retry(|| {
+            let is_due = |(commit, fate): &&(Commit, Arc<TopicFate>)| {
+                commit.offset == NO_OFFSET || !fate.is_void()
+            };
+            let due = commits.iter().filter(is_due);
+            self.session
+                .commit(due.map(|(commit, _)| commit.clone()).collect())
+        })
+        .await?;
         for (farewell, _) in batch {
             let partition = &farewell.ownership.partition;
             if let (Some(result), Some(ours)) = (results.get(partition), offsets.get(partition)) {
@@ -180,11 +193,17 @@ impl Departure {
         // What is acknowledged from here on comes too late.
         let mut ends = Vec::new();
         let mut partings = Vec::new();
-        for (farewell, is_forced) in batch {
+        for (mut farewell, is_forced) in batch {
             let progress = farewell.ownership.end();
+            if farewell.fate.is_remade() {
+                farewell.node.void(ResetCause::TopicRecreated);
+            }
             let last = self.pending(&farewell);
             let Farewell {
-                ownership, node, ..
+                ownership,
+                node,
+                fate,
+                ..
             } = farewell;
             let offset = last
                 .as_ref()
@@ -199,7 +218,8 @@ impl Departure {
                 version: node.version,
                 met: None,
                 is_unconfirmed: false,
-                is_void: farewell.is_void,
+                fate: fate.clone(),
+                is_heeded: false,
             });
             ends.push((
                 ownership.partition.clone(),
@@ -207,6 +227,7 @@ impl Departure {
                 offset,
                 node.committed,
                 progress.undone,
+                fate,
             ));
         }
         self.await_lease().await;
@@ -217,8 +238,11 @@ impl Departure {
         })
         .await?;
         let mut parted = Vec::new();
-        for (partition, is_forced, mut offset, committed, undone) in ends {
+        for (partition, is_forced, mut offset, committed, undone, fate) in ends {
             let result = results.remove(&partition);
+            if fate.is_void() {
+                offset = None;
+            }
             if let Some(Released::Gone {
                 met: Some((ours, met)),
             }) = &result

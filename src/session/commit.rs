@@ -62,16 +62,62 @@ pub(crate) struct Parting {
     pub met: Option<(i64, Committed)>,
     /// The offset node may not be read, so that the owner node is looked at and deleted without it.
     pub is_unconfirmed: bool,
-    /// Raised when the topic is deleted or made anew: from then on no offset of it is written.
-    pub is_void: Arc<AtomicBool>,
+    pub fate: Arc<TopicFate>,
+    /// The fate of its topic was heeded.
+    pub is_heeded: bool,
 }
 
 impl Parting {
-    fn heed_void(&mut self) {
-        if self.is_void.load(Ordering::SeqCst) {
-            self.committed = None;
-            self.last.take_if(|commit| commit.offset != NO_OFFSET);
+    /// Of a topic that is gone no offset is written. Once it was made anew, what stands there of the former one is replaced by
+    /// no offset. Answers whether that changed what is to be written.
+    fn heed_fate(&mut self) -> bool {
+        if self.is_heeded || !self.fate.is_void() {
+            return false;
         }
+        self.is_heeded = self.fate.is_remade();
+        let former = self.last.take_if(|commit| commit.offset != NO_OFFSET);
+        let written = former.as_ref().map(|commit| commit.offset);
+        let has_former = former.is_some();
+        let tried: BTreeSet<i64> = self.committed.take().into_iter().chain(written).collect();
+        if self.fate.is_remade() && self.last.is_none() && !tried.is_empty() {
+            self.last = Some(Commit {
+                partition: self.partition.clone(),
+                token: self.token,
+                offset: NO_OFFSET,
+                version: self.version,
+                tried,
+                is_start: true,
+            });
+        }
+        has_former
+    }
+}
+
+/// What became of the topic of a partition while it is given up.
+#[derive(Debug, Default)]
+pub(crate) struct TopicFate {
+    is_gone: AtomicBool,
+    is_remade: AtomicBool,
+}
+
+impl TopicFate {
+    /// It was deleted.
+    pub fn delete(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Another of its name was made.
+    pub fn remake(&self) {
+        self.is_remade.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether what was done of it counts no more.
+    pub fn is_void(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst) || self.is_remade()
+    }
+
+    pub fn is_remade(&self) -> bool {
+        self.is_remade.load(Ordering::SeqCst)
     }
 }
 
@@ -83,7 +129,7 @@ pub(crate) enum Released {
         /// What the commit of this offset met: something of somebody else's, or a refusal for good.
         met: Option<(i64, Committed)>,
     },
-    /// It was not ours any more; nothing was written.
+    /// The owner node was not as we made it any more: gone, another's, or ours and written over.
     NotOurs,
 }
 
@@ -94,7 +140,7 @@ enum Standing {
     Ours,
     /// It is there, and somebody wrote over it: no release of ours can have deleted it.
     WrittenOver,
-    /// It is not there, or another's is.
+    /// It is not there; another may be.
     Gone,
 }
 
@@ -433,7 +479,9 @@ impl Session {
             if open.is_empty() {
                 return Ok(results);
             }
-            open.iter_mut().for_each(Parting::heed_void);
+            for parting in &mut open {
+                parting.heed_fate();
+            }
             let batches = if round < TOGETHER {
                 runs(open, |parting| {
                     self.release_ops(parting).iter().map(Op::size).sum()
@@ -568,8 +616,9 @@ impl Session {
         if let Some(released) = standing.released(parting.met.clone()) {
             return Ok(Err(released));
         }
-        parting.heed_void();
-        let fault = fault.filter(is_for_good);
+        // A fault of what is not to be written any more says nothing.
+        let is_other = parting.heed_fate();
+        let fault = fault.filter(|fault| !is_other && is_for_good(fault));
         if fault.is_some() || parting.is_unconfirmed {
             // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.
             let Some(commit) = parting.last.take() else {

@@ -122,8 +122,15 @@ impl Lookout {
 
     /// Waits until something that was seen has changed; answers with all of it. Dropping the wait loses nothing.
     pub async fn changed(&mut self) -> Result<BTreeSet<Watched>, Trouble> {
+        let first = self.watches.next().await;
+        self.take_up(Some(first))
+    }
+
+    fn take_up(
+        &mut self,
+        mut next: Option<(Watched, Fired)>,
+    ) -> Result<BTreeSet<Watched>, Trouble> {
         let mut fired = BTreeSet::new();
-        let mut next = Some(self.watches.next().await);
         while let Some((watched, how)) = next {
             if how == Fired::SessionLost {
                 return Err(Trouble::SessionLost);
@@ -137,9 +144,8 @@ impl Lookout {
 
     /// What has changed so far, without waiting.
     pub fn changed_already(&mut self) -> Result<BTreeSet<Watched>, Trouble> {
-        self.changed()
-            .now_or_never()
-            .unwrap_or_else(|| Ok(BTreeSet::new()))
+        let first = self.watches.next_already();
+        self.take_up(first)
     }
 
     pub fn is_armed(&self, watched: &Watched) -> bool {

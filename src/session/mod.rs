@@ -24,7 +24,7 @@ use crate::wire::encode_registration;
 use crate::wire::paths;
 
 pub(crate) use self::claim::{Claim, Claimed, Found, Want, holder};
-pub(crate) use self::commit::{Commit, Committed, Parting, Released};
+pub(crate) use self::commit::{Commit, Committed, Parting, Released, TopicFate};
 pub(crate) use self::look::{Lookout, OwnerNode, Watched};
 
 /// Our owner nodes are at this version; a JVM's are at 0 (hazards 2.2).

@@ -23,7 +23,7 @@ struct State {
     armed: FuturesUnordered<Later<(Watched, Fired)>>,
     /// Fired, and not told yet.
     fired: VecDeque<(Watched, Fired)>,
-    /// That of the task.
+    /// That of the task, as the last who waited left it.
     waker: Option<Waker>,
 }
 

@@ -236,16 +236,9 @@ impl Ownership {
     /// elsewhere; then it is forgotten, since its acknowledgements would move the position back.
     pub fn start(&self, offset: i64) {
         let mut state = lock(&self.state);
-        let forgotten = match &state.ledger {
-            Some(ledger) => Freed {
-                messages: ledger.len(),
-                bytes: ledger.bytes(),
-            },
-            None => Freed::default(),
-        };
+        self.free(&state);
         state.ledger = Some(Ledger::new(offset));
         state.beginning += 1;
-        self.stream.forget(forgotten);
     }
 
     /// The offset after the last message handed out, from which to read on after trouble.

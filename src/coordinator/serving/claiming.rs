@@ -114,6 +114,7 @@ impl Serving<'_> {
             if self.session.may_take_over(&node.stat) {
                 continue;
             }
+            self.limbo.remove(&partition);
             let path = paths::owner(self.session.group(), &partition);
             let holder = self.known_holder(holder(path, node.text, &node.stat));
             let since = self

@@ -103,6 +103,7 @@ impl Serving<'_> {
                 Committed::NotOurs => {
                     // It may have been claimed anew meanwhile.
                     if self.token_of(&partition) == Some(commit.token) {
+                        self.limbo.insert(partition.clone());
                         lost.insert(partition.clone());
                     }
                     failures.push(format!("{partition} is not ours any more"));

@@ -156,6 +156,7 @@ impl Serving<'_> {
                 }
             }
             Begun::NotOurs => {
+                self.limbo.insert(partition.clone());
                 self.lose(&BTreeSet::from([partition]), LostCause::OwnerNodeGone);
             }
         }

@@ -77,17 +77,21 @@ impl Serving<'_> {
             let Some(held) = self.held.get(&partition) else {
                 continue;
             };
-            let is_ours = node.is_some_and(|OwnerNode { stat, .. }| {
-                stat.czxid == held.ownership.token
-                    && stat.ephemeral_owner == self.session.id()
-                    && stat.version == STAMPED
-            });
+            let stat = node.map(|OwnerNode { stat, .. }| stat);
+            let stat = stat.filter(|stat| stat.ephemeral_owner == self.session.id());
+            let is_ours = stat
+                .as_ref()
+                .is_some_and(|stat| stat.czxid == held.ownership.token && stat.version == STAMPED);
             if is_ours {
                 // What changed since it was read is read again.
                 if !self.lookout.has_fired(&Watched::Owner(partition)) {
                     held.ownership.trust();
                 }
             } else {
+                if stat.is_some() {
+                    // Somebody wrote over it.
+                    self.limbo.insert(partition.clone());
+                }
                 lost.insert(partition);
             }
         }
@@ -102,9 +106,6 @@ impl Serving<'_> {
                 continue;
             };
             let progress = held.ownership.end();
-            if cause == LostCause::OwnerNodeGone {
-                self.limbo.insert(partition.clone());
-            }
             lost.insert(partition.clone());
             self.tell(Event::Lost {
                 partition: partition.clone(),

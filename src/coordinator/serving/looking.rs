@@ -1,7 +1,6 @@
 //! What a look says, and the plan that follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -90,14 +89,14 @@ impl Serving<'_> {
         }
         for (partition, leaving) in &mut self.parting {
             if self.lookout.is_missing(&partition.topic) {
-                leaving.is_void.store(true, Ordering::SeqCst);
+                leaving.fate.delete();
             }
             let created = self.lookout.topic_created(&partition.topic);
             let Some(created) = created.filter(|created| *created != leaving.topic_created) else {
                 continue;
             };
             leaving.topic_created = created;
-            leaving.is_void.store(true, Ordering::SeqCst);
+            leaving.fate.remake();
             // What is done of it from here on is not committed; nor is what was done before, unless that is under way.
             leaving.ownership.forget();
             if let Some(farewell) = self.deferred.get_mut(partition) {

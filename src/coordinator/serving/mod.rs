@@ -35,7 +35,7 @@ use crate::event::{Event, Holder};
 use crate::group::{GroupView, StreamId, TopicPartition};
 use crate::listener::Ran;
 use crate::registry::Later;
-use crate::session::{Commit, Committed, Lookout, Session, Trouble, Watched};
+use crate::session::{Commit, Committed, Lookout, Session, TopicFate, Trouble, Watched};
 use crate::stream::{Ownership, Reader};
 
 /// An assignment of more partitions than this is computed outside the member's task.
@@ -105,8 +105,7 @@ enum HeldState {
 /// A partition that is being given up.
 struct Leaving {
     ownership: Arc<Ownership>,
-    /// Raised when the topic is deleted or made anew: from then on no offset of it is written.
-    is_void: Arc<AtomicBool>,
+    fate: Arc<TopicFate>,
     /// The transaction that created the topic.
     topic_created: i64,
     /// The topic was made anew while this was being begun.
@@ -338,8 +337,9 @@ impl<'a> Serving<'a> {
             let plan = self.plan(&expansion).await;
             self.hand_over(&plan).await;
             self.set_off();
-            self.discard_strays(&plan).await?;
+            let discarded = self.discard_strays(&plan).await;
             self.claim(&plan).await?;
+            discarded?;
             let fired = self.lookout.changed_already()?;
             self.note_fired(fired);
             if !self.fired.iter().any(|watched| self.concerns_us(watched)) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tokio::time::Instant;
 
@@ -11,6 +10,7 @@ use crate::coordinator::serving::{Done, LAST_WORDS, Leaving, Serving};
 use crate::event::Event;
 use crate::group::{ConsumerId, StreamId, TopicPartition};
 use crate::rebalance::Plan;
+use crate::session::TopicFate;
 
 impl Serving<'_> {
     pub(super) async fn hand_over(&mut self, plan: &Plan) {
@@ -86,9 +86,12 @@ impl Serving<'_> {
             held.ownership.fence();
             stopped.push(partition.clone());
             // The offsets of a topic that was deleted are left as they are (T2).
-            let is_void = Arc::new(AtomicBool::new(self.lookout.is_missing(&partition.topic)));
+            let fate = Arc::<TopicFate>::default();
+            if self.lookout.is_missing(&partition.topic) {
+                fate.delete();
+            }
             let leaving = Leaving {
-                is_void: is_void.clone(),
+                fate: fate.clone(),
                 ownership: held.ownership.clone(),
                 topic_created: held.topic_created,
                 is_remade: held.remade.is_some(),
@@ -97,7 +100,7 @@ impl Serving<'_> {
             let farewell = Farewell {
                 ownership: held.ownership,
                 node: held.node,
-                is_void,
+                fate,
                 is_to_jvm,
             };
             if self.committing.contains(&partition) || self.beginning.contains(&partition) {

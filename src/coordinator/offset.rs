@@ -22,6 +22,8 @@ pub(super) struct OffsetNode {
     pub is_void: bool,
     /// What stands there may be taken for a position in the present topic and is one of its forerunner.
     pub is_misleading: bool,
+    /// The transaction that made the present topic.
+    pub since: i64,
 }
 
 impl OffsetNode {
@@ -49,6 +51,7 @@ impl OffsetNode {
             version: self.version,
             tried: self.tried.clone(),
             is_start: true,
+            since: self.since,
         }
     }
 
@@ -85,7 +88,8 @@ impl OffsetNode {
     /// Takes up what a beginning left there. One that only resumed found out nothing, and commits may have gone on meanwhile.
     pub fn learn(&mut self, begun: Self) {
         if self.committed.is_none() {
-            *self = begun;
+            let since = self.since.max(begun.since);
+            *self = Self { since, ..begun };
         }
     }
 

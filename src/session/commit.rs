@@ -33,6 +33,8 @@ pub(crate) struct Commit {
     /// It gives way to any offset that somebody else has written meanwhile, not only to a higher one: a start that the policy
     /// chose for what stood there before.
     pub is_start: bool,
+    /// The transaction that made the topic: to what was written before that, of a former topic, nothing of ours gives way.
+    pub since: i64,
 }
 
 /// What came of it.
@@ -87,6 +89,7 @@ impl Parting {
                 version: self.version,
                 tried,
                 is_start: true,
+                since: 0,
             });
         }
         has_former
@@ -366,9 +369,9 @@ impl Session {
             self.ensure_parents(&path).await?;
             return Ok(Ok((commit, over)));
         }
-        let (theirs, version) = match self.connection.data(&path).await {
-            Ok((data, stat)) => (Some(data), Some(stat.version)),
-            Err(Fault::NoNode) => (None, None),
+        let (theirs, version, written) = match self.connection.data(&path).await {
+            Ok((data, stat)) => (Some(data), Some(stat.version), stat.mzxid),
+            Err(Fault::NoNode) => (None, None, 0),
             Err(fault) if is_for_good(&fault) => {
                 return Ok(Err(Committed::Unsettled(format!("{path}: {fault}"))));
             }
@@ -392,7 +395,8 @@ impl Session {
             }));
         }
         let is_tried = matches!(decode_offset(&theirs), Ok(StoredOffset::At(at)) if commit.tried.contains(&at));
-        if version == before || is_tried {
+        let is_former = written < commit.since;
+        if version == before || is_tried || is_former {
             return Ok(Ok((commit, over)));
         }
         match decode_offset(&theirs) {
@@ -647,6 +651,7 @@ impl Session {
             version: known,
             tried: BTreeSet::new(),
             is_start: false,
+            since: 0,
         });
         if let Some(commit) = parting.last.take().or(again) {
             let (partition, offset) = (commit.partition.clone(), commit.offset);

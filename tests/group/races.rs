@@ -456,6 +456,37 @@ async fn a_commit_of_the_former_log_is_not_written_over_the_start_of_the_new_one
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_operator_wrote_for_the_former_log_is_no_start_in_the_new_one() {
+    // O9, T3
+    let mut kit = Kit::new();
+    kit.create("t", 1);
+    for _ in 0..20 {
+        kit.send("t", 1);
+    }
+    let mut member = kit.join("h1", &[("t", 1)]);
+    kit.drain().await;
+    until("all is committed", || {
+        kit.offset("t", 0).as_deref() == Some("20")
+    })
+    .await;
+    // Nothing is committed for a while, so that nobody notices.
+    kit.registry.put(&Kit::offset_path("t", 0), "7");
+    kit.delete("t");
+    kit.finished.lock().unwrap().clear();
+    kit.sent.clear();
+    kit.log.create(&topic("t"), 1);
+    for _ in 0..30 {
+        kit.send("t", 1);
+    }
+    kit.create("t", 1);
+    let is_start = |event: &Event| matches!(event, Event::Started { offset: 0, .. });
+    member.tells("that the new log is read", is_start).await;
+    kit.drain().await;
+    member.leave().await;
+    assert_eq!(kit.offset("t", 0).as_deref(), Some("30"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_offset_of_the_former_log_does_not_stay_where_it_would_be_taken_for_one_of_the_new() {
     // O9, T3, O4
     for is_leaving in [true, false] {

@@ -231,8 +231,10 @@ impl Serving<'_> {
             stream: stream.clone(),
             token,
         });
+        let topic_created = self.lookout.topic_created(&partition.topic).unwrap_or(0);
         let node = OffsetNode {
             version: stored.version,
+            since: topic_created,
             ..OffsetNode::default()
         };
         let held = Held {
@@ -243,7 +245,7 @@ impl Serving<'_> {
             retries: 0,
             troubled_at: None,
             is_new,
-            topic_created: self.lookout.topic_created(&partition.topic).unwrap_or(0),
+            topic_created,
             remade: None,
             quiet: Quiet::default(),
         };

@@ -75,6 +75,7 @@ impl Serving<'_> {
                 continue;
             };
             held.topic_created = created;
+            held.node.since = created;
             let from = From::Reset {
                 cause: ResetCause::TopicRecreated,
                 before: held.node.committed,
@@ -102,6 +103,7 @@ impl Serving<'_> {
             if let Some(farewell) = self.deferred.get_mut(partition) {
                 leaving.is_remade |= self.beginning.contains(partition);
                 farewell.node.void(ResetCause::TopicRecreated);
+                farewell.node.since = created;
             }
         }
     }

@@ -794,6 +794,8 @@ async fn an_owner_node_that_was_written_over_as_another_came_for_it_keeps_its_pa
     assert_eq!(member.owned(), ["t-0"]);
 }
 
+type Which = fn(&Request) -> bool;
+
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_while_something_else_is_awaited_is_not_delivered() {
     // A5, I1
@@ -803,8 +805,7 @@ async fn what_is_taken_away_while_something_else_is_awaited_is_not_delivered() {
         request.ops.iter().any(makes)
     };
     let is_look = |request: &Request| request.is_watching && request.path == "/brokers/topics/t";
-    let busy: [(usize, fn(&Request) -> bool); 2] = [(0, is_claim), (1, is_look)];
-    for (passed, is_it) in busy {
+    for (passed, is_it) in [(0, is_claim as Which), (1, is_look)] {
         let mut kit = Kit::new();
         kit.create("t", 2);
         let mut script = Script::new();

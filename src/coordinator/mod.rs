@@ -498,13 +498,13 @@ impl Coordinator {
         let began = Instant::now();
         // Since when the servers have answered promptly, and the last time they did.
         let (mut since, mut answered) = (began, began);
-        // A watch that is dropped before it fires costs the connection on 3.4.
+        // One at most, and kept until it fires: to drop it before costs the connection on 3.4.
         let mut watches = FuturesUnordered::new();
         let mut is_told = false;
         loop {
-            let attempt = session.clone();
+            let (attempt, wants_watch) = (session.clone(), watches.is_empty());
             let registering = self
-                .leave_before(async move { attempt.register().await })
+                .leave_before(async move { attempt.register(wants_watch).await })
                 .await;
             let (holder, watch) = match registering {
                 None => return Ok(false),
@@ -530,7 +530,7 @@ impl Coordinator {
             if self.parts.joined.is_some() && is_long {
                 return Err(Over::Fatal(id_held(&self.parts.me, holder)));
             }
-            watches.push(watch);
+            watches.extend(watch);
             let changed = tokio::time::timeout(timeout / 4, watches.next());
             let waited = self.leave_before(changed).await;
             if waited.is_none() {

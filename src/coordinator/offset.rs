@@ -71,7 +71,10 @@ impl OffsetNode {
     /// appear there is known to be ours.
     pub fn void(&mut self, cause: ResetCause) {
         self.tried.extend(self.committed.take());
-        self.ahead = None;
+        if self.ahead.take().is_some() {
+            // What stands there is somebody else's, so that it is looked at before it is written over.
+            self.version = None;
+        }
         self.is_void = true;
         self.is_misleading |= cause == ResetCause::TopicRecreated;
     }
@@ -111,6 +114,10 @@ impl OffsetNode {
             }
             Committed::NotOurs => return,
         };
+        if self.is_void && ahead.is_some() && ours != NO_OFFSET {
+            // As above; the version that is known is not that of theirs.
+            return;
+        }
         self.version = Some(version);
         if ours == NO_OFFSET {
             self.is_misleading = false;

@@ -143,9 +143,15 @@ impl Departure {
         .await?;
         for (farewell, _) in batch {
             let partition = &farewell.ownership.partition;
-            if let (Some(result), Some(ours)) = (results.get(partition), offsets.get(partition)) {
+            let Some(ours) = offsets.get(partition) else {
+                continue;
+            };
+            if let Some(result) = results.get(partition) {
                 self.outlets.tell_of_others(partition, *ours, result);
                 farewell.node.note(*ours, result);
+            } else {
+                // An attempt before its topic went may have been carried out.
+                farewell.node.tried.insert(*ours);
             }
         }
         Ok(true)
@@ -195,8 +201,9 @@ impl Departure {
         let mut partings = Vec::new();
         for (mut farewell, is_forced) in batch {
             let progress = farewell.ownership.end();
-            if farewell.fate.is_remade() {
+            if let Some(since) = farewell.fate.made_anew() {
                 farewell.node.void(ResetCause::TopicRecreated);
+                farewell.node.since = since;
             }
             let last = self.pending(&farewell);
             let Farewell {
@@ -220,6 +227,7 @@ impl Departure {
                 is_unconfirmed: false,
                 fate: fate.clone(),
                 is_heeded: false,
+                tried: BTreeSet::new(),
             });
             ends.push((
                 ownership.partition.clone(),
@@ -240,9 +248,6 @@ impl Departure {
         let mut parted = Vec::new();
         for (partition, is_forced, mut offset, committed, undone, fate) in ends {
             let result = results.remove(&partition);
-            if fate.is_void() {
-                offset = None;
-            }
             if let Some(Released::Gone {
                 met: Some((ours, met)),
             }) = &result
@@ -253,6 +258,9 @@ impl Departure {
                     self.outlets.tell(Event::CommitFailed { partition, reason });
                     offset = committed;
                 }
+            }
+            if fate.is_void() {
+                offset = committed.filter(|_| fate.made_anew().is_none());
             }
             let is_lost = matches!(result, Some(Released::NotOurs));
             let event = match result {

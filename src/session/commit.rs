@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use futures_util::future::join_all;
 
@@ -64,9 +64,12 @@ pub(crate) struct Parting {
     pub met: Option<(i64, Committed)>,
     /// The offset node may not be read, so that the owner node is looked at and deleted without it.
     pub is_unconfirmed: bool,
+    /// What became of its topic.
     pub fate: Arc<TopicFate>,
-    /// The fate of its topic was heeded.
+    /// What of the former topic's offsets stands there has been seen to.
     pub is_heeded: bool,
+    /// Offsets of ours that are not to be written any more and may stand there.
+    pub tried: BTreeSet<i64>,
 }
 
 impl Parting {
@@ -76,51 +79,59 @@ impl Parting {
         if self.is_heeded || !self.fate.is_void() {
             return false;
         }
-        self.is_heeded = self.fate.is_remade();
         let former = self.last.take_if(|commit| commit.offset != NO_OFFSET);
-        let written = former.as_ref().map(|commit| commit.offset);
-        let has_former = former.is_some();
-        let tried: BTreeSet<i64> = self.committed.take().into_iter().chain(written).collect();
-        if self.fate.is_remade() && self.last.is_none() && !tried.is_empty() {
+        let is_changed = former.is_some();
+        self.tried.extend(self.committed.take());
+        if let Some(former) = former {
+            self.tried.extend(former.tried);
+            self.tried.insert(former.offset);
+        }
+        let Some(since) = self.fate.made_anew() else {
+            return is_changed;
+        };
+        self.is_heeded = true;
+        if self.last.is_none() && !self.tried.is_empty() {
             self.last = Some(Commit {
                 partition: self.partition.clone(),
                 token: self.token,
                 offset: NO_OFFSET,
                 version: self.version,
-                tried,
+                tried: self.tried.clone(),
                 is_start: true,
-                since: 0,
+                since,
             });
         }
-        has_former
+        is_changed
     }
 }
 
-/// What became of the topic of a partition while it is given up.
+/// What becomes of the topic of a partition while that is given up.
 #[derive(Debug, Default)]
 pub(crate) struct TopicFate {
-    is_gone: AtomicBool,
-    is_remade: AtomicBool,
+    is_deleted: AtomicBool,
+    /// The transaction that made another of its name; 0 if there is none.
+    made_anew: AtomicI64,
 }
 
 impl TopicFate {
     /// It was deleted.
     pub fn delete(&self) {
-        self.is_gone.store(true, Ordering::SeqCst);
+        self.is_deleted.store(true, Ordering::SeqCst);
     }
 
-    /// Another of its name was made.
-    pub fn remake(&self) {
-        self.is_remade.store(true, Ordering::SeqCst);
+    /// Another of its name was made, by this transaction.
+    pub fn make_anew(&self, created: i64) {
+        self.made_anew.store(created, Ordering::SeqCst);
     }
 
     /// Whether what was done of it counts no more.
     pub fn is_void(&self) -> bool {
-        self.is_gone.load(Ordering::SeqCst) || self.is_remade()
+        self.is_deleted.load(Ordering::SeqCst) || self.made_anew().is_some()
     }
 
-    pub fn is_remade(&self) -> bool {
-        self.is_remade.load(Ordering::SeqCst)
+    /// The transaction that made another of its name, if one did.
+    pub fn made_anew(&self) -> Option<i64> {
+        Some(self.made_anew.load(Ordering::SeqCst)).filter(|created| *created != 0)
     }
 }
 
@@ -606,6 +617,8 @@ impl Session {
         is_unknown: bool,
         fault: Option<Fault>,
     ) -> Result<std::result::Result<Parting, Released>, Trouble> {
+        // At the version that we know, so that what others wrote since is looked at.
+        let is_other = parting.heed_fate();
         let known = parting.version;
         let mut standing = self.standing(&parting.partition, parting.token).await?;
         if standing == Standing::Ours {
@@ -621,12 +634,12 @@ impl Session {
             return Ok(Err(released));
         }
         // A fault of what is not to be written any more says nothing.
-        let is_other = parting.heed_fate();
         let fault = fault.filter(|fault| !is_other && is_for_good(fault));
         if fault.is_some() || parting.is_unconfirmed {
             // Kept, it would keep the partition from everybody. The next owner begins where the last commit stands.
             let Some(commit) = parting.last.take() else {
                 parting.is_unconfirmed = true;
+                parting.committed = None;
                 return Ok(Ok(parting));
             };
             let path = paths::offset(self.group(), &parting.partition);
@@ -664,6 +677,8 @@ impl Session {
                 }
                 Some(Committed::Unsettled(_)) | None => {}
             }
+            // What others wrote since is theirs.
+            parting.is_heeded |= matches!(met, Some(Committed::Ahead { .. }));
             // Whoever writes over it next is written over with this one.
             parting.committed = Some(offset).filter(|_| !is_start);
             parting.met = met.map(|met| (offset, met));

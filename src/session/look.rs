@@ -292,13 +292,13 @@ impl Lookout {
         for consumer in &gone {
             self.members.remove(consumer);
         }
-        self.unread = names
-            .iter()
-            .filter(|name| !self.members.contains_key(*name))
-            .cloned()
-            .collect();
+        let is_new = |name: &&ConsumerId| !self.members.contains_key(*name);
+        let new: BTreeSet<ConsumerId> = names.iter().filter(is_new).cloned().collect();
         // Every join and leave counts once. If the sum does not fit, somebody left and came back under the same name.
-        let explained = i32::try_from(gone.len() + self.unread.len()).unwrap_or(i32::MAX);
+        let explained = i32::try_from(gone.len() + new.len()).unwrap_or(i32::MAX);
+        // What could not be read again since the last list still is to be.
+        self.unread.retain(|name| names.contains(name));
+        self.unread.extend(new);
         if self
             .members_version
             .is_some_and(|before| stat.cversion.wrapping_sub(before) != explained)

@@ -90,10 +90,10 @@ pub(crate) struct Applicant {
 /// What came of an attempt to register.
 pub(crate) enum Registering {
     Done,
-    /// Another session holds our id; the watch fires when that changes.
+    /// Another session holds our id; the watch, if one was wanted, fires when that changes.
     Held {
         session: i64,
-        watch: Watch,
+        watch: Option<Watch>,
     },
 }
 
@@ -170,7 +170,7 @@ impl Session {
     // ---- registration ----
 
     /// Registers, so that everybody counts us in. The registration is stamped to version 1, which a JVM's never is.
-    pub async fn register(&self) -> Result<Registering, Trouble> {
+    pub async fn register(&self, watches: bool) -> Result<Registering, Trouble> {
         self.ensure_parents(&self.path).await?;
         loop {
             let fault = match self.create_registration().await {
@@ -191,7 +191,7 @@ impl Session {
                 fault => return Err(trouble("registering at", &self.path, fault)),
             }
             // Our own create may have succeeded just before the connection broke: the node tells.
-            if let Some(answer) = self.inspect_registration().await? {
+            if let Some(answer) = self.inspect_registration(watches).await? {
                 return Ok(answer);
             }
         }
@@ -234,7 +234,7 @@ impl Session {
     }
 
     /// Whose node stands at our registration; `None` if none does (any more), so that it can be made.
-    async fn inspect_registration(&self) -> Result<Option<Registering>, Trouble> {
+    async fn inspect_registration(&self, watches: bool) -> Result<Option<Registering>, Trouble> {
         let (_, stat) = match self.connection.data(&self.path).await {
             Ok(found) => found,
             Err(Fault::NoNode) => return Ok(None),
@@ -250,10 +250,14 @@ impl Session {
                 Err(fault) => Err(trouble("deleting our former", &self.path, fault)),
             };
         }
+        if !watches {
+            let (session, watch) = (stat.ephemeral_owner, None);
+            return Ok(Some(Registering::Held { session, watch }));
+        }
         match self.connection.stat_and_watch(&self.path).await {
             Ok((Some(stat), watch)) if !self.is_mine(&stat) => Ok(Some(Registering::Held {
                 session: stat.ephemeral_owner,
-                watch,
+                watch: Some(watch),
             })),
             Ok(_) => Ok(None),
             Err(fault) => Err(trouble("reading", &self.path, fault)),

@@ -837,3 +837,41 @@ async fn what_is_taken_away_while_something_else_is_awaited_is_not_delivered() {
         member.settled().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_came_back_otherwise_and_could_not_be_read_is_read_though_another_came() {
+    // W5, L-12
+    let kit = Kit::new();
+    kit.create("t", 12);
+    let member = kit.join("h1", &[("t", 1)]);
+    member.settled().await;
+    let (first, second) = (kit.stranger().await, kit.stranger().await);
+    first.register_for("zzz", "t", 1).await;
+    until("half is let go", || member.owned().len() == 6).await;
+    let mut script = Script::new();
+    for _ in 0..4 {
+        let is_read =
+            |request: &Request| request.kind == Kind::Data && request.path == Kit::id_path("zzz");
+        script = script.then(is_read, Fate::LoseBefore);
+    }
+    let _ = kit.registry.clone().with_fate(script.into_fate());
+    let registration =
+        r#"{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"1441234567890"}"#;
+    let path = Kit::id_path("zzz");
+    let anew = vec![
+        Op::Delete {
+            path: path.clone(),
+            version: None,
+        },
+        Op::Create {
+            path,
+            data: registration.as_bytes().to_vec(),
+            ephemeral: true,
+        },
+    ];
+    first.0.multi(anew).await.unwrap();
+    sleep(Duration::from_millis(60)).await;
+    second.register_for("zzy", "t", 1).await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(member.owned().len(), 3, "one of four streams is its");
+}

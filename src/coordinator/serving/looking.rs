@@ -97,13 +97,14 @@ impl Serving<'_> {
                 continue;
             };
             leaving.topic_created = created;
-            leaving.fate.remake();
             // What is done of it from here on is not committed; nor is what was done before, unless that is under way.
             leaving.ownership.forget();
             if let Some(farewell) = self.deferred.get_mut(partition) {
                 leaving.is_remade |= self.beginning.contains(partition);
                 farewell.node.void(ResetCause::TopicRecreated);
                 farewell.node.since = created;
+            } else {
+                leaving.fate.make_anew(created);
             }
         }
     }

@@ -216,7 +216,7 @@ fn clean(
         .clone()
         .any(|write| !write.is_ours || write.is_deletion);
     // Of a topic that was made anew under it. The claim's own write is the first.
-    let is_cleared = writes.clone().skip(1).any(is_clearing);
+    let is_cleared = writes.skip(1).any(is_clearing);
     let is_reset = view
         .resets_of(window)
         .iter()

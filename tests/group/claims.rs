@@ -11,7 +11,7 @@ use evenkeel::testing::{Act, Fate, Kind, MemoryRegistry, Request, Script};
 use evenkeel::{ErrorKind, Event};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Diary, GROUP, Kit, T, at, range_of, until};
+use crate::kit::{Diary, GROUP, Kit, T, at, range_of, registration_for, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_somebody_else_holds_is_waited_for_while_the_others_are_served() {
@@ -774,8 +774,6 @@ async fn an_owner_node_that_was_written_over_as_another_came_for_it_keeps_its_pa
     let member = kit.join("h1", &[("t", 1)]);
     member.settled().await;
     let stranger = kit.stranger().await;
-    let registration =
-        r#"{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1441234567890"}"#;
     let path = Kit::owner_path("t", 1);
     let both = vec![
         Op::Set {
@@ -785,7 +783,7 @@ async fn an_owner_node_that_was_written_over_as_another_came_for_it_keeps_its_pa
         },
         Op::Create {
             path: Kit::id_path("zzz"),
-            data: registration.as_bytes().to_vec(),
+            data: registration_for("t", 1).into_bytes(),
             ephemeral: true,
         },
     ];
@@ -855,8 +853,6 @@ async fn who_came_back_otherwise_and_could_not_be_read_is_read_though_another_ca
         script = script.then(is_read, Fate::LoseBefore);
     }
     let _ = kit.registry.clone().with_fate(script.into_fate());
-    let registration =
-        r#"{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"1441234567890"}"#;
     let path = Kit::id_path("zzz");
     let anew = vec![
         Op::Delete {
@@ -865,7 +861,7 @@ async fn who_came_back_otherwise_and_could_not_be_read_is_read_though_another_ca
         },
         Op::Create {
             path,
-            data: registration.as_bytes().to_vec(),
+            data: registration_for("t", 2).into_bytes(),
             ephemeral: true,
         },
     ];

@@ -348,10 +348,7 @@ impl Stranger {
 
     /// Registers for one topic as a JVM does.
     pub async fn register_for(&self, id: &str, name: &str, streams: u32) {
-        let data = format!(
-            r#"{{"version":1,"subscription":{{"{name}":{streams}}},"pattern":"static","timestamp":"1441234567890"}}"#
-        );
-        self.register(id, &data).await;
+        self.register(id, &registration_for(name, streams)).await;
     }
 
     pub async fn delete(&self, path: &str) {
@@ -361,6 +358,13 @@ impl Stranger {
     pub async fn close(self) {
         self.0.close().await;
     }
+}
+
+/// The registration of a JVM for one topic.
+pub fn registration_for(name: &str, streams: u32) -> String {
+    format!(
+        r#"{{"version":1,"subscription":{{"{name}":{streams}}},"pattern":"static","timestamp":"1441234567890"}}"#
+    )
 }
 
 /// Writes down what a listener is told, and may do something in it.

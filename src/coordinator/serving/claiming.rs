@@ -231,10 +231,9 @@ impl Serving<'_> {
             stream: stream.clone(),
             token,
         });
-        let topic_created = self.lookout.topic_created(&partition.topic).unwrap_or(0);
         let node = OffsetNode {
             version: stored.version,
-            since: topic_created,
+            since: self.lookout.topic_created(&partition.topic).unwrap_or(0),
             ..OffsetNode::default()
         };
         let held = Held {
@@ -245,7 +244,6 @@ impl Serving<'_> {
             retries: 0,
             troubled_at: None,
             is_new,
-            topic_created,
             remade: None,
             quiet: Quiet::default(),
         };

@@ -71,10 +71,9 @@ impl Serving<'_> {
         let now = Instant::now();
         for (partition, held) in &mut self.held {
             let created = self.lookout.topic_created(&partition.topic);
-            let Some(created) = created.filter(|created| *created != held.topic_created) else {
+            let Some(created) = created.filter(|created| *created != held.node.since) else {
                 continue;
             };
-            held.topic_created = created;
             held.node.since = created;
             let from = From::Reset {
                 cause: ResetCause::TopicRecreated,

@@ -66,8 +66,6 @@ struct Held {
     /// How far reading had got at the last trouble.
     troubled_at: Option<i64>,
     is_new: bool,
-    /// The transaction that created the topic.
-    topic_created: i64,
     /// The topic was made anew while this was being begun.
     remade: Option<From>,
     quiet: Quiet,

@@ -93,7 +93,7 @@ impl Serving<'_> {
             let leaving = Leaving {
                 fate: fate.clone(),
                 ownership: held.ownership.clone(),
-                topic_created: held.topic_created,
+                topic_created: held.node.since,
                 is_remade: held.remade.is_some(),
             };
             self.parting.insert(partition.clone(), leaving);
